@@ -82,6 +82,14 @@ pub fn xrayctl() -> Result<PathBuf> {
     built("xrayctl")
 }
 
+/// The relay of this build.
+///
+/// # Errors
+/// The relay has not been built.
+pub fn relay() -> Result<PathBuf> {
+    built("xray-relay")
+}
+
 /// Copies a program that is started afterwards.
 ///
 /// A process of its own writes the copy. If this process did, another process that it starts

@@ -40,7 +40,7 @@ mod xrayd_memory;
 
 pub use ability::{cannot_run, not_run};
 pub use binaries::{
-    copy_program, profile_dir, shifted_xrayd, target_dir, workspace_dir, xrayctl, xrayd,
+    copy_program, profile_dir, relay, shifted_xrayd, target_dir, workspace_dir, xrayctl, xrayd,
 };
 pub use build::build;
 pub use fixture::Fixture;

@@ -169,6 +169,8 @@ pub(crate) enum Command {
     Off(cmd::off::Args),
     /// Check tracing policies, and put them in force
     Policy(cmd::policy::Args),
+    /// List, fetch and remove what xray-relay has recorded for policies
+    Recordings(cmd::recordings::Args),
     /// Show what users may do, and the rules of access
     Access(cmd::access::Args),
     /// Restart the daemon

@@ -34,6 +34,7 @@ mod private;
 mod process;
 mod progress;
 mod recording;
+mod recordings;
 mod run_times;
 mod selectors;
 mod setting;
@@ -130,6 +131,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Detach(args) => online(cmd::detach::run(args, &daemon, console)),
         Command::Off(args) => online(cmd::off::run(args, console)),
         Command::Policy(args) => online(cmd::policy::run(args, &daemon, console)),
+        Command::Recordings(args) => cmd::recordings::run(args, console),
         Command::Access(args) => online(cmd::access::run(args, &daemon, console)),
         Command::Daemon(args) => online(cmd::daemon::run(args, &daemon, console)),
         Command::Explain(args) => cmd::explain::run(&args, console),

@@ -138,6 +138,8 @@ impl Recording {
             kernel_tracepoints: kernel_tracepoints.clone(),
             wait_ns: ns(wait),
             prompt_run_times: false,
+            file_bytes: 0,
+            file_ns: 0,
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
@@ -238,6 +240,8 @@ async fn write_next(
         without_runs_because,
         waited_ns,
         ended_early: _,
+        begins_file: _,
+        sums: _,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),

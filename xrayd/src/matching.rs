@@ -81,12 +81,21 @@ impl ProcessCondition {
     /// Reads the keys of a condition from the table `[match]`, and leaves its other keys. `None` if
     /// one of them has a mistake, or if there is none.
     pub(crate) fn read(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Self> {
-        let mut is_right = true;
+        let (at, mut is_right) = (table.at, true);
         let names = Key::ALL.iter().map(|(name, _)| *name).chain(["user"]);
         let has_any = names.into_iter().any(|name| table.has(name));
+        // An empty list would be for no process, or for all.
+        let is_empty = |name: &str, is_there: bool, count: usize| {
+            if is_there && count == 0 {
+                file.mistake(at, format!("{name} has no value"));
+            }
+            is_there && count == 0
+        };
         let mut keys = Vec::new();
         for (name, key) in Key::ALL {
+            let is_there = table.has(name);
             let texts = table.strings(name);
+            is_right &= !is_empty(name, is_there, texts.len());
             if let Some(text) = texts.get(MOST_GLOBS) {
                 file.mistake(text.at, format!("{name} has more than {MOST_GLOBS} globs"));
                 is_right = false;
@@ -99,14 +108,16 @@ impl ProcessCondition {
                 keys.push((key, globs));
             }
         }
+        let is_there = table.has("user");
         let names = table.strings("user");
+        is_right &= !is_empty("user", is_there, names.len());
         let count = names.len();
         let users = names.into_iter().filter_map(|name| user_id(file, name));
         let users: Vec<u32> = users.collect();
         is_right &= users.len() == count;
         if !has_any {
             let what = "[match] has no condition: exe = \"**\" is for every process";
-            file.mistake(table.at, what);
+            file.mistake(at, what);
             is_right = false;
         }
         is_right.then_some(Self { keys, users })
@@ -115,6 +126,11 @@ impl ProcessCondition {
     /// True if the condition is about build ids, which are in the programs' files.
     pub fn needs_build_id(&self) -> bool {
         self.keys.iter().any(|(key, _)| *key == Key::BuildId)
+    }
+
+    /// True if the condition is about units.
+    pub(crate) fn needs_unit(&self) -> bool {
+        self.keys.iter().any(|(key, _)| *key == Key::Unit)
     }
 
     /// True if a process meets the condition.
@@ -210,6 +226,12 @@ mod tests {
             ("build_id = \"9f2c02\"", false),
         ] {
             assert_eq!(condition(text).matches(&server), expected, "{text}");
+        }
+        // An empty list.
+        for text in ["unit = []", "user = []\nexe = \"/a\""] {
+            let file = TomlText::new(text);
+            assert!(ProcessCondition::read(&file, &mut file.table()).is_none());
+            assert_eq!(file.mistakes().len(), 1, "{text}");
         }
         // A process without a unit.
         let plain = ProcessFacts::default();

@@ -191,6 +191,8 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
                 wait_ns: 0,
                 kernel_tracepoints: Vec::new(),
                 prompt_run_times: false,
+                file_bytes: 0,
+                file_ns: 0,
             })
             .await
             .unwrap_err(),

@@ -159,6 +159,8 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
             wait_ns: 0,
             kernel_tracepoints: Vec::new(),
             prompt_run_times: false,
+            file_bytes: 0,
+            file_ns: 0,
         })
         .await
         .unwrap()

@@ -56,6 +56,7 @@ mod daemon_users;
 mod daemon_versions;
 mod monitoring;
 mod real;
+mod relay;
 mod runs;
 mod scrape;
 mod terminal;

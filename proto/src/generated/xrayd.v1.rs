@@ -136,6 +136,28 @@ pub struct PolicyStatus {
     /// Events that were lost there.
     #[prost(uint64, tag = "13")]
     pub lost: u64,
+    /// The mode that it asks for.
+    #[prost(enumeration = "Mode", tag = "14")]
+    pub mode: i32,
+    /// What a recorder writes for it. Unset: nothing.
+    #[prost(message, optional, tag = "15")]
+    pub output: ::core::option::Option<PolicyOutput>,
+}
+/// The files that a recorder such as xray-relay writes for a policy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyOutput {
+    /// The time that a file covers.
+    #[prost(uint64, tag = "1")]
+    pub every_ns: u64,
+    /// The size after which the next file of a stream begins.
+    #[prost(uint64, tag = "2")]
+    pub file_bytes: u64,
+    /// The most bytes of all its files. The oldest ones go first.
+    #[prost(uint64, tag = "3")]
+    pub keep_bytes: u64,
+    /// The age at which a file goes. 0: no such age.
+    #[prost(uint64, tag = "4")]
+    pub keep_ns: u64,
 }
 /// A mistake in the text of a policy.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1277,6 +1299,15 @@ pub struct StreamTraceRequest {
     /// come. Otherwise a thread that does not switch has its times at the end of the stream.
     #[prost(bool, tag = "8")]
     pub prompt_run_times: bool,
+    /// Begin a new file after so many bytes, 1 MiB or more. 0: there is one file. The files have the
+    /// events one after the other: none is in two files, and none is missing. A call that is open at
+    /// the end of a file has its exit in the next one. Refused with `run_times` and with a lease in
+    /// `undo` (`limit`).
+    #[prost(uint64, tag = "9")]
+    pub file_bytes: u64,
+    /// Begin a new file after this time, 1 s or more. 0: not for that.
+    #[prost(uint64, tag = "10")]
+    pub file_ns: u64,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the
@@ -1370,7 +1401,7 @@ pub struct FunctionCalls {
     pub calls: u64,
 }
 /// The next bytes of an `.xtrace` file.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TraceChunk {
     /// The bytes, 256 KiB at most.
     #[prost(bytes = "vec", tag = "1")]
@@ -1415,6 +1446,25 @@ pub struct TraceChunk {
     /// before the client wanted it to. Unset in other calls.
     #[prost(bool, tag = "11")]
     pub ended_early: bool,
+    /// In StreamTrace with `file_bytes` or `file_ns`: a file begins with this chunk. The file before
+    /// is whole. `events`, `lost`, `reader_lost`, `entries` and `waited_ns` count from here on.
+    #[prost(bool, tag = "12")]
+    pub begins_file: bool,
+    /// In FetchProfile without `from_now`, the same in every chunk: what identifies the sums of each
+    /// process.
+    #[prost(message, repeated, tag = "13")]
+    pub sums: ::prost::alloc::vec::Vec<SumsBegin>,
+}
+/// When the sums of a process begin. Sums with the same begin are of the same calls and later ones,
+/// also from another daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SumsBegin {
+    /// The process.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// A reading of the processor's counter.
+    #[prost(uint64, tag = "2")]
+    pub ticks: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

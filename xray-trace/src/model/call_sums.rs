@@ -93,6 +93,44 @@ impl CallSums {
     }
 }
 
+// === impl CallSums: differences ===
+
+impl CallSums {
+    /// The calls that came after `earlier`, which are earlier sums of the same calls. The shortest
+    /// and the longest call are exact if one of them came after `earlier` and is the shortest or
+    /// longest of all; otherwise each is off by 1/16 at most.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let durations = self.durations.since(&earlier.durations);
+        let mut ranges = durations.ranges().map(|(range, _)| range);
+        let first = ranges.next();
+        let last = ranges.last().or(first);
+        let is_new = |own: u64, earlier_own: u64| earlier.finished() == 0 || own != earlier_own;
+        let min_ticks = match first {
+            None => 0,
+            Some(_) if is_new(self.min_ticks, earlier.min_ticks) => self.min_ticks,
+            Some(range) => Scale::shortest(range).max(self.min_ticks),
+        };
+        let max_ticks = match last {
+            None => 0,
+            Some(_) if is_new(self.max_ticks, earlier.max_ticks) => self.max_ticks,
+            Some(range) => {
+                let longest = Scale::shortest(range).saturating_add(Scale::width(range) - 1);
+                longest.min(self.max_ticks)
+            }
+        };
+        Self {
+            calls: self.calls.saturating_sub(earlier.calls),
+            unfinished: self.unfinished.saturating_sub(earlier.unfinished),
+            self_ticks: self.self_ticks.saturating_sub(earlier.self_ticks),
+            total_ticks: self.total_ticks.saturating_sub(earlier.total_ticks),
+            min_ticks,
+            max_ticks: max_ticks.max(min_ticks),
+            durations,
+        }
+    }
+}
+
 // === impl Durations ===
 
 impl Durations {
@@ -108,6 +146,17 @@ impl Durations {
             Some(count) => *count = count.saturating_add(times),
             None => self.add_outside(range, times),
         }
+    }
+
+    /// The durations that are not in `earlier`.
+    fn since(&self, earlier: &Self) -> Self {
+        let mut since = Self::default();
+        for (range, count) in self.ranges() {
+            let before = range.checked_sub(earlier.first);
+            let before = before.and_then(|at| earlier.counts.get(at)).copied();
+            since.add_to(range, count.saturating_sub(before.unwrap_or(0)));
+        }
+        since
     }
 
     #[cold]
@@ -180,6 +229,32 @@ mod tests {
             let duration = duration >> shift;
             let middle = middle(Scale::range(duration));
             prop_assert!(middle.abs_diff(duration) <= duration / 32, "{middle} for {duration}");
+        }
+
+        /// Sums up to one moment, and those since that moment, are the sums of all.
+        #[test]
+        fn sums_since_a_moment_are_those_of_the_later_calls(
+            before in prop::collection::vec((any::<u64>(), 0_u32..64), 0..9),
+            after in prop::collection::vec((any::<u64>(), 0_u32..64), 0..9),
+        ) {
+            let add = |sums: &mut CallSums, calls: &[(u64, u32)]| {
+                calls.iter().for_each(|(duration, shift)| sums.finish(duration >> shift));
+            };
+            let (mut earlier, mut expected) = (CallSums::default(), CallSums::default());
+            add(&mut earlier, &before);
+            let mut all = earlier.clone();
+            add(&mut all, &after);
+            add(&mut expected, &after);
+            // The sum of all durations may be cut, and then it has no difference.
+            prop_assume!(all.total_ticks < u64::MAX);
+            let since = all.since(&earlier);
+            let ranges = |sums: &CallSums| sums.durations.ranges().collect::<Vec<_>>();
+            prop_assert_eq!(ranges(&since), ranges(&expected));
+            prop_assert_eq!(since.calls, expected.calls);
+            prop_assert_eq!(since.total_ticks, expected.total_ticks);
+            let near = |one: u64, other: u64| one.abs_diff(other) <= other.max(one) / 16;
+            prop_assert!(near(since.min_ticks, expected.min_ticks), "{since:?} {expected:?}");
+            prop_assert!(near(since.max_ticks, expected.max_ticks), "{since:?} {expected:?}");
         }
 
         /// The order of the calls and their division into parts do not matter.

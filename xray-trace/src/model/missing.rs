@@ -14,6 +14,18 @@ pub struct Missing {
 // === impl Missing ===
 
 impl Missing {
+    /// The data that is missing after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: Self) -> Self {
+        Self {
+            exits_without_entry: self
+                .exits_without_entry
+                .saturating_sub(earlier.exits_without_entry),
+            lost: self.lost.saturating_sub(earlier.lost),
+            too_deep: self.too_deep.saturating_sub(earlier.too_deep),
+        }
+    }
+
     /// Adds the missing data of other sums.
     pub fn add(&mut self, other: Self) {
         let Self {

@@ -29,6 +29,7 @@ pub(crate) mod policy;
 pub(crate) mod profile;
 pub(crate) mod ps;
 pub(crate) mod record;
+pub(crate) mod recordings;
 pub(crate) mod report;
 pub(crate) mod snapshot;
 pub(crate) mod stack;

@@ -209,6 +209,8 @@ async fn take(
             without_runs_because: _,
             waited_ns: _,
             ended_early: _,
+            begins_file: _,
+            sums: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;

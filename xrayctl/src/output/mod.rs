@@ -39,6 +39,7 @@ pub(crate) mod policies;
 pub(crate) mod processes;
 pub(crate) mod profile_info;
 pub(crate) mod recorded;
+pub(crate) mod recordings;
 pub(crate) mod refused;
 pub(crate) mod remedies;
 pub(crate) mod restarted;

@@ -13,6 +13,13 @@ use super::per_process::{NoEffect, Setting};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NamedMode(pub(crate) Mode);
 
+/// The name of a mode of the gRPC contract; empty if it is not known here.
+pub(crate) fn name_of(mode: v1::Mode) -> &'static str {
+    let mut all = Mode::ALL.into_iter();
+    let known = all.find(|known| NamedMode(*known).wire() == mode);
+    known.map_or("", Mode::name)
+}
+
 // === impl NamedMode ===
 
 impl NamedMode {

@@ -7,6 +7,7 @@ use xrayd_proto::v1::{PolicyMistake, PolicyRefusal, PolicyStatus};
 
 use super::checked_policy::Mistake;
 use super::console::Tone;
+use super::mode_set::name_of;
 use super::table::{Cell, Column, Table};
 use super::{Look, moment, text, units};
 
@@ -36,6 +37,21 @@ struct Policy {
     refused: Vec<Refused>,
     events: u64,
     lost: u64,
+    mode: &'static str,
+    /// Absent if no files are written for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Files>,
+}
+
+/// The files that a recorder writes for a policy.
+#[derive(Debug, Serialize)]
+struct Files {
+    every_ns: u64,
+    file_bytes: u64,
+    keep_bytes: u64,
+    /// Absent if files do not go for their age.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,6 +131,7 @@ impl Policies {
 
 impl From<PolicyStatus> for Policy {
     fn from(status: PolicyStatus) -> Self {
+        let mode = name_of(status.mode());
         let PolicyStatus {
             name,
             text: _,
@@ -129,7 +146,15 @@ impl From<PolicyStatus> for Policy {
             refused,
             events,
             lost,
+            mode: _,
+            output,
         } = status;
+        let output = output.map(|output| Files {
+            every_ns: output.every_ns,
+            file_bytes: output.file_bytes,
+            keep_bytes: output.keep_bytes,
+            keep_ns: (output.keep_ns > 0).then_some(output.keep_ns),
+        });
         let state = match (name.is_empty(), has_expired) {
             (true, _) => State::Broken,
             (false, true) => State::Expired,
@@ -161,6 +186,8 @@ impl From<PolicyStatus> for Policy {
             refused: refused.into_iter().map(refusal).collect(),
             events,
             lost,
+            mode,
+            output,
         }
     }
 }

@@ -21,6 +21,8 @@ struct Inner {
     path: Option<PathBuf>,
     keeper: Option<Arc<dyn AccessKeeper>>,
     state: Mutex<State>,
+    /// Held while the file is read, so that the latest read wins.
+    loading: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -66,11 +68,17 @@ impl AccessRules {
     /// The rules of a file. If it has mistakes, those that an earlier daemon has kept are in force.
     pub(crate) fn new(path: Option<PathBuf>, keeper: Option<Arc<dyn AccessKeeper>>) -> Self {
         let kept = keeper.as_ref().and_then(|keeper| keeper.kept());
-        // They were right once. The users in it may be gone.
+        if let (None, Some(keeper)) = (&path, &keeper) {
+            keeper.keep(None);
+        }
         let kept = kept.filter(|_| path.is_some()).and_then(|text| {
-            let rules = Rules::parse(&text).ok()?;
+            // They were right once. The users in it may be gone.
+            let rules = Rules::parse(&text).inspect_err(|mistakes| {
+                let first = mistakes.first().map(ToString::to_string);
+                tracing::error!(mistake = first, "cannot use the rules of access of before");
+            });
             Some(State {
-                rules: Arc::new(rules),
+                rules: Arc::new(rules.ok()?),
                 text,
                 mistakes: Vec::new(),
             })
@@ -79,6 +87,7 @@ impl AccessRules {
             path,
             keeper,
             state: Mutex::new(kept.unwrap_or_default()),
+            loading: Mutex::default(),
         }));
         this.load();
         this
@@ -89,6 +98,7 @@ impl AccessRules {
         let Some(path) = &self.0.path else {
             return self.status();
         };
+        let _loading = lock(&self.0.loading);
         let read = toml_file::read(path)
             .map_err(|error| vec![Mistake::of_file(format!("cannot be read: {error}"))])
             .and_then(|text| {
@@ -98,9 +108,7 @@ impl AccessRules {
         let mut state = lock(&self.0.state);
         match read {
             Ok((rules, text)) => {
-                if let Some(keeper) = &self.0.keeper
-                    && text != state.text
-                {
+                if let Some(keeper) = &self.0.keeper {
                     keeper.keep(Some(text.as_str()).filter(|_| !rules.is_empty()));
                 }
                 *state = State {
@@ -110,12 +118,12 @@ impl AccessRules {
                 };
             }
             Err(mistakes) => {
+                let effect = match state.rules.is_empty() {
+                    true => "no rules of access are in force",
+                    false => "the rules of access stay as they were",
+                };
                 for mistake in &mistakes {
-                    tracing::error!(
-                        file = %path.display(),
-                        %mistake,
-                        "the rules of access stay as they were"
-                    );
+                    tracing::error!(file = %path.display(), %mistake, effect, "a mistake");
                 }
                 state.mistakes = mistakes;
             }

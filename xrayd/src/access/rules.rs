@@ -47,7 +47,7 @@ pub struct Subject<'a> {
 pub struct Granted {
     /// What it may do.
     pub verbs: Verbs,
-    /// The line of the first rule that gives a right. 0: no rule does.
+    /// The line of the first rule that gives the right in question. 0: no rule does.
     pub line: usize,
 }
 
@@ -93,22 +93,23 @@ impl Rules {
         self.0.iter().filter(move |rule| rule.is_for(subject))
     }
 
-    /// The rights of a subject that are not about processes.
-    pub fn about_daemon(&self, subject: Subject<'_>) -> Granted {
-        granted(self.of(subject).filter(|rule| rule.condition.is_none()))
+    /// The rights of a subject that are not about processes, and the rule that gives this one.
+    pub fn about_daemon(&self, subject: Subject<'_>, verb: Verb) -> Granted {
+        let rules = self.of(subject);
+        granted(rules.filter(|rule| rule.condition.is_none()), verb)
     }
 
-    /// The rights of a subject to a process.
-    pub fn about_process(&self, subject: Subject<'_>, facts: &ProcessFacts) -> Granted {
-        granted(self.of(subject).filter(|rule| rule.covers(facts)))
+    /// The rights of a subject to a process, and the rule that gives this one.
+    pub fn about_process(&self, subject: Subject<'_>, facts: &ProcessFacts, verb: Verb) -> Granted {
+        granted(self.of(subject).filter(|rule| rule.covers(facts)), verb)
     }
 }
 
-fn granted<'a>(rules: impl Iterator<Item = &'a Rule>) -> Granted {
+fn granted<'a>(rules: impl Iterator<Item = &'a Rule>, verb: Verb) -> Granted {
     rules.fold(Granted::default(), |granted, rule| Granted {
-        verbs: granted.verbs.and(rule.verbs),
+        verbs: granted.verbs.union(rule.verbs),
         line: match granted.line {
-            0 => rule.line,
+            0 if rule.verbs.has(verb) => rule.line,
             line => line,
         },
     })
@@ -185,8 +186,12 @@ impl Rule {
     }
 
     fn covers(&self, facts: &ProcessFacts) -> bool {
-        let condition = self.condition.as_ref();
-        condition.is_some_and(|condition| condition.matches(facts))
+        let Some(condition) = &self.condition else {
+            return false;
+        };
+        // Each user can make units with any name.
+        let is_forged = condition.needs_unit() && facts.is_in_unit_of_user();
+        !is_forged && condition.matches(facts)
     }
 }
 
@@ -279,11 +284,11 @@ mod tests {
     fn rights_of_several_rules_add_up_and_all_else_is_denied() {
         let rules = Rules::parse(RULES).unwrap();
         let rights = |user, groups: &[u32], facts: &ProcessFacts| {
-            rules.about_process(subject(user, groups), facts)
+            rules.about_process(subject(user, groups), facts, Verb::Arguments)
         };
         let both = rights(1000, &[5, 7000], &checkout());
         assert_eq!(both.verbs.to_string(), "list, count, profile, arguments");
-        assert_eq!(both.line, 2);
+        assert_eq!(both.line, 7);
         let group = rights(5, &[7000], &checkout());
         assert_eq!(group.verbs.to_string(), "list, count, profile");
         let user = rights(1001, &[], &checkout());
@@ -293,6 +298,11 @@ mod tests {
         );
         // The id of a group is no user's, and that of a user is no group's.
         assert_eq!(rights(7000, &[1000], &checkout()), Granted::default());
+        let of_manager = ProcessFacts {
+            cgroup: "/user.slice/user-5.slice/user@5.service/app.slice/checkout@3.service".into(),
+            ..checkout()
+        };
+        assert_eq!(rights(5, &[7000], &of_manager), Granted::default());
         let other_user = ProcessFacts {
             user: 0,
             ..checkout()
@@ -302,7 +312,7 @@ mod tests {
             rights(5, &[7000], &ProcessFacts::default()),
             Granted::default()
         );
-        let none = rules.about_daemon(subject(1000, &[7000]));
+        let none = rules.about_daemon(subject(1000, &[7000]), Verb::Policy);
         assert_eq!(none, Granted::default());
     }
 
@@ -313,10 +323,10 @@ mod tests {
             is_confined: true,
             ..subject(user, &[7000])
         };
-        let relay = rules.about_daemon(confined(990));
+        let relay = rules.about_daemon(confined(990), Verb::Recordings);
         assert!(relay.verbs.has(Verb::Recordings) && !relay.verbs.has(Verb::Policy));
         assert_eq!(
-            rules.about_process(confined(1000), &checkout()),
+            rules.about_process(confined(1000), &checkout(), Verb::Arguments),
             Granted::default()
         );
     }

@@ -114,10 +114,16 @@ impl Verbs {
         Verb::ALL.into_iter().filter(move |verb| self.has(*verb))
     }
 
+    /// The rights of one of the two sets.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// The rights of both sets.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 }
 

@@ -18,7 +18,6 @@ use xray_trace::{
 use super::slots::Slots;
 use crate::{
     store::{ProfileSums, SumsTrace},
-    sys::ticks_now,
     types::Mode,
 };
 
@@ -83,8 +82,9 @@ impl SumsLog {
         self.kind == Some(kind)
     }
 
-    /// Begins an empty log for the sums of this mode, unless it has them already.
-    pub(super) fn settle(&mut self, slots: &Slots, mode: Mode) {
+    /// Begins an empty log for the sums of this mode, of calls from `since` on, unless it has them
+    /// already.
+    pub(super) fn settle(&mut self, slots: &Slots, mode: Mode, since: Ticks) {
         let kind = kind_of(mode);
         if kind == self.kind {
             return;
@@ -92,7 +92,7 @@ impl SumsLog {
         self.clear(slots);
         self.kind = kind;
         if let Some(kind) = kind {
-            slots.set_sums_kind(kind, ticks_now());
+            slots.set_sums_kind(kind, since);
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let slots = slots();
         let bytes = slots.layout.geometry.sums_half() / 4;
         let mut log = log(usize::try_from(bytes).unwrap());
-        log.settle(&slots, Mode::Profile);
+        log.settle(&slots, Mode::Profile, Ticks(0));
         assert_eq!(end(&slots), None);
         for (index, generation, content) in [
             (1, 1, &[1][..]),
@@ -345,10 +345,10 @@ mod tests {
             let mark = slots.layout.geometry.mark_offset(index) + layout::mark::SUMS;
             assert_eq!(slots.rings.load(mark), end.to_word());
         }
-        log.settle(&slots, Mode::Count);
+        log.settle(&slots, Mode::Count, Ticks(0));
         assert_eq!(end(&slots), None);
         assert_eq!(slots.rings.load(rings::SUMS_KIND), rings::COUNTS);
-        log.settle(&slots, Mode::Flight);
+        log.settle(&slots, Mode::Flight, Ticks(0));
         assert_eq!(slots.rings.load(rings::SUMS_KIND), 0);
         keep(&mut log, &slots, 1);
         assert_eq!(end(&slots), None);
@@ -359,7 +359,7 @@ mod tests {
         let slots = slots();
         let half = slots.layout.geometry.sums_half();
         let mut log = log(usize::try_from(half).unwrap() - 4);
-        log.settle(&slots, Mode::Profile);
+        log.settle(&slots, Mode::Profile, Ticks(0));
         for index in [1, 2] {
             keep(&mut log, &slots, index);
             let end = end(&slots).unwrap();
@@ -375,7 +375,7 @@ mod tests {
         let slots = slots();
         let half = slots.layout.geometry.sums_half();
         let mut first = log(usize::try_from(half / 8 * 7).unwrap());
-        first.settle(&slots, Mode::Profile);
+        first.settle(&slots, Mode::Profile, Ticks(0));
         keep(&mut first, &slots, 1);
         let before = end(&slots).unwrap();
         assert!(!before.is_incomplete);
@@ -405,7 +405,7 @@ mod tests {
             let slots = slots();
             let counts = slots.layout.geometry.count_region().counts_offset(2);
             let mut first = log(100);
-            first.settle(&slots, Mode::Count);
+            first.settle(&slots, Mode::Count, Ticks(0));
             keep(&mut first, &slots, 1);
             let before = end(&slots);
             slots.rings.store(counts, 5);

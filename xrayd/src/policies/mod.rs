@@ -29,7 +29,7 @@ pub(crate) use engine::MOST_ATTACHES;
 pub use folder::default_folder;
 pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
-pub use spec::{Matching, PolicySpec, TraceSpec};
+pub use spec::{Matching, OutputSpec, PolicySpec, TraceSpec};
 pub use status::{PolicySource, PolicyStatus};
 
 /// The time since the Unix epoch. Zero if the clock is before it.

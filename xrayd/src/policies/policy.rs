@@ -20,7 +20,7 @@ use std::{
 
 use super::{
     processes::Seen,
-    spec::PolicySpec,
+    spec::{OutputSpec, PolicySpec},
     status::{PolicySource, PolicyStatus},
     traced::{Tracing, Wish},
 };
@@ -55,6 +55,8 @@ pub(super) struct Policy {
     pub(super) expires: Option<u64>,
     pub(super) has_expired: bool,
     pub(super) tracing: Arc<Tracing>,
+    /// The files that a recorder writes.
+    output: Option<OutputSpec>,
     members: BTreeMap<Pid, Member>,
     /// Events and losses of processes that it does not have any more.
     events: u64,
@@ -137,6 +139,7 @@ impl Policy {
             expires: _,
             matching,
             trace,
+            output,
         } = spec;
         let tracing = Tracing {
             matching,
@@ -154,6 +157,7 @@ impl Policy {
             expires,
             has_expired: false,
             tracing: Arc::new(tracing),
+            output,
             members: BTreeMap::new(),
             events: 0,
             lost: 0,
@@ -451,6 +455,8 @@ impl Policy {
             refused: Vec::new(),
             events: self.events,
             lost: self.lost,
+            mode: self.tracing.trace.settings.mode,
+            output: self.output,
         };
         for (&pid, member) in &self.members {
             match &member.state {

@@ -10,6 +10,7 @@ use crate::{
     matching::ProcessCondition,
     parse,
     process::Follow,
+    size::ByteSize,
     toml_file::{Item, Located, Mistake, Table, TomlText},
     types::{Budget, CallFilter, Duty, Filter, Mode, Overhead, Settings, compile},
 };
@@ -18,6 +19,16 @@ use crate::{
 const LONGEST_NAME: usize = 64;
 /// The processes of one policy at a time, if it does not say.
 const MOST_PROCESSES: u32 = 100;
+/// The shortest time that a file covers.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+/// The time that a file covers, if the policy does not say: of a stream, and of other files.
+const USUAL_STREAM: Duration = Duration::from_secs(3600);
+const USUAL_PERIOD: Duration = Duration::from_secs(60);
+/// The least value of a size of files.
+const SMALLEST_FILE: u64 = 1 << 20;
+/// The size of a file, and of all files, if the policy does not say.
+const USUAL_FILE: u64 = 64 << 20;
+const USUAL_KEPT: u64 = 1 << 30;
 /// The most rules of a selection.
 const MOST_RULES: usize = 1000;
 
@@ -32,6 +43,21 @@ pub struct PolicySpec {
     pub matching: Matching,
     /// What is recorded of them.
     pub trace: TraceSpec,
+    /// The files that a recorder writes. `None`: none.
+    pub output: Option<OutputSpec>,
+}
+
+/// The files that a recorder writes for a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputSpec {
+    /// The time that a file covers.
+    pub every: Duration,
+    /// The size in bytes after which the next file of a stream begins.
+    pub file_bytes: u64,
+    /// The most bytes of all its files.
+    pub keep_bytes: u64,
+    /// The age at which a file goes.
+    pub keep_for: Option<Duration>,
 }
 
 /// The processes that a policy is for.
@@ -89,6 +115,9 @@ impl PolicySpec {
                 None
             }
         };
+        let mode = trace.as_ref().map(|trace| trace.settings.mode);
+        let output = table.table("output");
+        let output = output.and_then(|output| OutputSpec::read(&file, output, mode));
         table.finish();
         let mistakes = file.mistakes();
         match (name, matching, trace) {
@@ -97,6 +126,7 @@ impl PolicySpec {
                 expires,
                 matching,
                 trace,
+                output,
             }),
             _ => Err(mistakes),
         }
@@ -147,6 +177,57 @@ impl Matching {
             condition: condition?,
             max_processes: max_processes?,
             min_age: min_age?,
+        })
+    }
+}
+
+// === impl OutputSpec ===
+
+impl OutputSpec {
+    /// Reads the table `[output]` of a policy with this mode. `None` if it has a mistake.
+    fn read(file: &TomlText<'_>, mut table: Table<'_, '_>, mode: Option<Mode>) -> Option<Self> {
+        if mode == Some(Mode::Count) {
+            let what = "mode count has no files: read its calls with xrayctl count";
+            file.mistake(table.at, what);
+        }
+        let mut time = |key: &str| {
+            let text = table.string(key);
+            let at = text.as_ref().map(|text| text.at);
+            let time = parsed(file, text, parse::positive_duration);
+            if let (Some(at), Some(time)) = (at, time)
+                && time < SHORTEST_PERIOD
+            {
+                file.mistake(at, format!("{key} must be {SHORTEST_PERIOD:?} or more"));
+            }
+            time
+        };
+        let (every, keep_for) = (time("every"), time("keep_for"));
+        let mut size = |key: &str, usual: u64| {
+            let text = table.string(key);
+            let at = text.as_ref().map(|text| text.at);
+            let bytes = parsed(file, text, |text| {
+                text.parse::<ByteSize>().map_err(|error| error.to_string())
+            });
+            let bytes = bytes.map_or(usual, ByteSize::bytes);
+            if let Some(at) = at
+                && bytes < SMALLEST_FILE
+            {
+                file.mistake(at, format!("{key} must be 1MiB or more"));
+            }
+            bytes
+        };
+        let file_bytes = size("max_file", USUAL_FILE);
+        let keep_bytes = size("keep", USUAL_KEPT);
+        table.finish();
+        let usual = match mode {
+            Some(Mode::Stream) => USUAL_STREAM,
+            _ => USUAL_PERIOD,
+        };
+        Some(Self {
+            every: every.unwrap_or(usual),
+            file_bytes,
+            keep_bytes,
+            keep_for,
         })
     }
 }
@@ -351,6 +432,12 @@ mod tests {
         keep = ["checkout::handle"]
         ring_size = "4MiB"
         follow = "fork"
+
+        [output]
+        every = "10m"
+        max_file = "16MiB"
+        keep = "2GiB"
+        keep_for = "168h"
     "#;
 
     fn mistakes(text: &str) -> Vec<String> {
@@ -402,6 +489,13 @@ mod tests {
         );
         assert_eq!((capture.arguments(), capture.has_result()), (2, true));
         assert_eq!((ring_bytes, follow), (Some(4 << 20), Follow::Fork));
+        let output = OutputSpec {
+            every: Duration::from_secs(600),
+            file_bytes: 16 << 20,
+            keep_bytes: 2 << 30,
+            keep_for: Some(Duration::from_secs(7 * 24 * 3600)),
+        };
+        assert_eq!(policy.output, Some(output));
         let least = "name = \"x\"\n[match]\nuser = \"0\"\n[trace]\nenable = \"*\"\n";
         let policy = PolicySpec::parse(least).unwrap();
         assert_eq!(policy.trace.settings.mode, Mode::Profile);
@@ -431,6 +525,10 @@ one_in = 0
 ring_size = "3MiB"
 follow = "everyone"
 min_duration = 5
+[output]
+every = "10ms"
+keep = "1KiB"
+format = "csv"
 [trigger]
 "#;
         let found = mistakes(text);
@@ -457,7 +555,10 @@ min_duration = 5
             "line 17, column 13: expected a power of two from 64KiB to 1GiB",
             "line 18, column 10: expected none, fork, exec or all",
             "line 19, column 16: min_duration must be a text in quotation marks",
-            "line 20, column 2: unknown key \"trigger\"",
+            "line 21, column 9: every must be 1s or more",
+            "line 22, column 8: keep must be 1MiB or more",
+            "line 23, column 1: unknown key \"format\"",
+            "line 24, column 2: unknown key \"trigger\"",
         ];
         for start in starts {
             let is_there = found.iter().any(|found| found.starts_with(start));

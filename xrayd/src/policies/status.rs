@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use crate::{pid::Pid, refusal::Refusal, toml_file::Mistake};
+use super::spec::OutputSpec;
+use crate::{pid::Pid, refusal::Refusal, toml_file::Mistake, types::Mode};
 
 /// The state of a policy.
 #[derive(Debug, Clone)]
@@ -33,6 +34,10 @@ pub struct PolicyStatus {
     pub events: u64,
     /// Events that they have lost.
     pub lost: u64,
+    /// The mode that it asks for.
+    pub mode: Mode,
+    /// The files that a recorder writes for it.
+    pub output: Option<OutputSpec>,
 }
 
 // === impl PolicyStatus ===
@@ -54,6 +59,8 @@ impl PolicyStatus {
             refused: Vec::new(),
             events: 0,
             lost: 0,
+            mode: Mode::Profile,
+            output: None,
         }
     }
 }

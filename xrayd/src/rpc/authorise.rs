@@ -34,7 +34,7 @@ use crate::{
         in_parallel,
     },
     refusal::{Reason, Refusal},
-    target::{Caller, Confinement, Denial, ProcessFacts, Target, Yama, memory_owner},
+    target::{Caller, Denial, ProcessFacts, Target, Yama, memory_owner},
     types::Mode,
 };
 
@@ -110,12 +110,6 @@ fn answer(pid: Pid, rule: Result<(), Denial>) -> Result<(), Refusal> {
     rule.map_err(|denial| denial.refusal(pid))
 }
 
-/// True for a confinement that rules of access can admit: the caller is the process that it seems
-/// to be, in the daemon's namespaces.
-fn can_be_admitted(why: Confinement) -> bool {
-    matches!(why, Confinement::Seccomp | Confinement::NoNewPrivileges)
-}
-
 /// Calls `work` for each item of a call over processes. The results are in the items' order.
 ///
 /// A process that hangs keeps root's call from no other user's process. A user's call covers the
@@ -145,7 +139,7 @@ impl Authority {
         };
         match caller.confinement() {
             None => Ok(this),
-            Some(why) if can_be_admitted(why) && this.has_rules() => Ok(this),
+            Some(why) if why.is_sandbox() && this.has_rules() => Ok(this),
             Some(why) => {
                 let message = format!(
                     "the daemon does not serve callers that the kernel may hinder from tracing: \
@@ -187,7 +181,7 @@ impl Authority {
 
     /// True if the caller may do what this right is about, which is not about processes.
     fn may(&self, verb: Verb) -> bool {
-        has_all_rights(self.caller) || self.rules.about_daemon(self.subject()).verbs.has(verb)
+        has_all_rights(self.caller) || self.has_by_rule(verb)
     }
 
     /// Checks that the caller may restart the daemon, and see and reload the rules of access.
@@ -221,10 +215,16 @@ impl Authority {
 
     /// True if the caller may read what policies record.
     pub(super) fn reads_recordings(&self) -> bool {
-        self.rules
-            .about_daemon(self.subject())
-            .verbs
-            .has(Verb::Recordings)
+        self.has_by_rule(Verb::Recordings)
+    }
+
+    /// True if a rule gives the caller this right, which is not about processes.
+    fn has_by_rule(&self, verb: Verb) -> bool {
+        let Granted { verbs, line } = self.rules.about_daemon(self.subject(), verb);
+        if line > 0 {
+            self.used.store(line, Ordering::Relaxed);
+        }
+        verbs.has(verb)
     }
 
     /// Checks that the caller may have the events of a kernel tracepoint in the threads of its
@@ -246,16 +246,16 @@ impl Authority {
     }
 
     /// The rights that rules give the caller to a process.
-    pub(super) fn granted(&self, facts: Option<&ProcessFacts>) -> Granted {
+    fn granted(&self, facts: Option<&ProcessFacts>, verb: Verb) -> Granted {
         facts
-            .map(|facts| self.rules.about_process(self.subject(), facts))
+            .map(|facts| self.rules.about_process(self.subject(), facts, verb))
             .unwrap_or_default()
     }
 
     /// Whether the caller has a right that is not about processes, with the reason, and the line of
     /// the first rule that gives such rights.
     pub(super) fn explain_daemon(&self, verb: Verb) -> (Result<&'static str, String>, usize) {
-        let Granted { verbs, line } = self.rules.about_daemon(self.subject());
+        let Granted { verbs, line } = self.rules.about_daemon(self.subject(), verb);
         let why = match (has_all_rights(self.caller), verbs.has(verb)) {
             // Root reads what policies record because it may trace all processes.
             (true, _) => Ok("the user is root or the daemon's"),
@@ -273,7 +273,7 @@ impl Authority {
         pid: Pid,
     ) -> (Result<&'static str, String>, usize) {
         let facts = self.has_rules().then(|| ProcessFacts::of(pid, false));
-        let Granted { line, .. } = self.granted(facts.flatten().as_ref());
+        let Granted { line, .. } = self.granted(facts.flatten().as_ref(), verb);
         let why = match (Target::open(pid), self.right_to_live(pid, verb)) {
             (Err(refusal), _) | (_, Err(refusal)) => Err(refusal.message),
             (Ok(_), Ok(Right::Own)) => Ok("the kernel lets the user trace the process"),
@@ -292,7 +292,7 @@ impl Authority {
         if !self.has_rules() {
             return Err(denied);
         }
-        let Granted { verbs, line } = self.granted(facts().as_ref());
+        let Granted { verbs, line } = self.granted(facts().as_ref(), verb);
         if verbs.has(verb) {
             self.used.store(line, Ordering::Relaxed);
             return Ok(verbs);
@@ -351,6 +351,13 @@ impl Authority {
         }
         // A process that was the caller's own may be one of a rule by now, but not the reverse.
         match (right, self.right_to_live(pid, verb)?) {
+            (Right::Rules(then), Right::Rules(now)) => {
+                let both = then.intersection(now);
+                both.has(verb).then_some(Right::Rules(both)).ok_or_else(|| {
+                    let message = format!("process {pid} has changed since it was attached");
+                    Refusal::new(Reason::Permission, message)
+                })
+            }
             (Right::Own, live) => Ok(live),
             (right, _) => Ok(right),
         }
@@ -398,11 +405,16 @@ impl Authority {
         Ok(())
     }
 
-    /// What is left out of the events of a session for this caller. `None` if the caller may not
-    /// read them.
-    pub(super) fn redaction(&self, session: &Session) -> Option<Redaction> {
-        let right = self.right_to(session, OperationKind::Read(Verb::Trace));
-        right.ok().map(|right| match right {
+    /// What is left out of the events of a session for this caller.
+    ///
+    /// # Errors
+    /// The caller may not read them.
+    pub(super) fn redaction(&self, session: &Session) -> Result<Redaction, Refusal> {
+        if !self.has_rules() {
+            return Ok(Redaction::NONE);
+        }
+        let right = self.right_to(session, OperationKind::Read(Verb::Trace))?;
+        Ok(match right {
             Right::Own | Right::Recordings => Redaction::NONE,
             Right::Rules(verbs) => Redaction {
                 values: !verbs.has(Verb::Arguments),
@@ -411,9 +423,12 @@ impl Authority {
         })
     }
 
-    /// True if something may be left out of events for this caller.
-    pub(super) fn may_redact(&self) -> bool {
-        self.has_rules() && !has_all_rights(self.caller)
+    /// The same for a target. Rules give no rights to groups, so nothing is left out of these.
+    pub(super) fn redaction_of(&self, traced: &ProcessOrGroup) -> Result<Redaction, Refusal> {
+        match traced {
+            ProcessOrGroup::Group(_) => Ok(Redaction::NONE),
+            ProcessOrGroup::Session(session) => self.redaction(session),
+        }
     }
 
     /// Checks that the caller may look at a process, attached or not.
@@ -444,7 +459,7 @@ impl Authority {
             _ => {
                 self.has_rules_with(Verb::List)
                     && self
-                        .granted(ProcessFacts::of(pid, false).as_ref())
+                        .granted(ProcessFacts::of(pid, false).as_ref(), Verb::List)
                         .verbs
                         .has(Verb::List)
                     && !target.has_exited()
@@ -538,10 +553,15 @@ impl Authority {
         kind: OperationKind,
     ) -> Result<ProcessOrGroup, Refusal> {
         match registry.group(pid) {
-            Some(group) => {
-                self.check_group(&group, kind)?;
-                Ok(ProcessOrGroup::Group(group))
-            }
+            Some(group) => match (self.check_group(&group, kind), group.root_session()) {
+                (Ok(()), _) => Ok(ProcessOrGroup::Group(group)),
+                // Rules cover the process alone.
+                (Err(_), Some(session)) if self.has_rules() => {
+                    self.check_session(&session, kind)?;
+                    Ok(ProcessOrGroup::Session(session))
+                }
+                (Err(refused), _) => Err(refused),
+            },
             None => self
                 .session(registry, pid, kind)
                 .map(ProcessOrGroup::Session),
@@ -594,8 +614,28 @@ impl Authority {
         Ok(sessions)
     }
 
-    /// Checks a group. To use it, a caller must be one that may use the first process and all
-    /// members. To release it, the first process suffices. So no member can keep the group attached
+    /// The sessions of a snapshot, with what is left out of each.
+    ///
+    /// # Errors
+    /// As [`Self::everybody`].
+    pub(super) fn readable(
+        &self,
+        registry: &Registry,
+        whom: Targets,
+    ) -> Result<Vec<(Arc<Session>, Redaction)>, Refusal> {
+        let sessions = self.everybody(registry, whom, OperationKind::Read(Verb::Trace))?;
+        let sessions = sessions.into_iter().filter_map(|session| {
+            // A process that has changed meanwhile is left out.
+            let redaction = self.redaction(&session).ok()?;
+            Some((session, redaction))
+        });
+        Ok(sessions.collect())
+    }
+
+    /// Checks a group. To use it, a caller must be one that may trace the first process and all
+    /// members. Rules of access give no rights to groups, because processes that they do not cover
+    /// may join: by a rule, a caller uses one process. To release a group, the first process
+    /// suffices. So no member can keep the group attached
     /// by becoming a process that the caller may not look at.
     fn check_group(&self, group: &Group, kind: OperationKind) -> Result<(), Refusal> {
         let rule = self
@@ -606,9 +646,15 @@ impl Authority {
         match answer(group.root(), rule) {
             Ok(()) if kind == OperationKind::Release => Ok(()),
             Ok(()) => members.try_for_each(|session| self.check_session(session, kind)),
-            // The rules cover processes that are attached, and not the group.
-            Err(denied) if !self.has_rules() || sessions.is_empty() => Err(denied),
-            Err(_) => members.try_for_each(|session| self.check_session(session, kind)),
+            // What a policy follows, it records.
+            Err(denied) if self.reads_recordings() && matches!(kind, OperationKind::Read(_)) => {
+                let is_recorded = !sessions.is_empty()
+                    && sessions
+                        .iter()
+                        .all(|session| is_recorded_by_policy(session));
+                is_recorded.then_some(()).ok_or(denied)
+            }
+            Err(denied) => Err(denied),
         }
     }
 
@@ -660,6 +706,7 @@ pub(super) fn one(pid: u32) -> Result<Pid, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Confinement;
 
     #[test]
     fn pid_zero_means_all_and_a_pid_that_cannot_be_means_none() {

@@ -5,6 +5,7 @@
 //! ever.
 
 use std::{
+    collections::HashMap,
     io::{self, ErrorKind, Write},
     sync::Arc,
     time::Duration,
@@ -19,8 +20,8 @@ use tonic::Status;
 use xray_trace::container::Redaction;
 use xrayd_proto::v1::TraceChunk;
 
-use super::{authorise::Authority, convert, error};
-use crate::{export::PendingSnapshot, process::Session, refusal::Refusal};
+use super::{convert, error};
+use crate::{export::PendingSnapshot, process::Session, refusal::Refusal, types::Reach};
 
 /// Bytes of one message.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -64,22 +65,29 @@ pub(super) struct ChunkPipe {
     pace: Pace,
 }
 
-/// Sends a snapshot as an `.xtrace` file, without what the caller may not see. For threads that may
-/// block.
+/// Takes a snapshot of sessions, without what is left out of each, and sends it as an `.xtrace`
+/// file. For threads that may block.
 pub(super) fn send_shot(
-    snapshot: PendingSnapshot<Arc<Session>>,
+    sessions: Vec<(Arc<Session>, Redaction)>,
+    reach: Reach,
     sender: mpsc::Sender<Result<TraceChunk, Status>>,
-    authority: &Authority,
 ) {
+    let redactions: HashMap<u32, Redaction> = sessions
+        .iter()
+        .map(|(session, redaction)| (session.pid().as_u32(), *redaction))
+        .collect();
+    let sessions = sessions.into_iter().map(|(session, _)| session).collect();
+    let snapshot = PendingSnapshot::take(sessions, reach);
     let statuses: Vec<_> = snapshot
         .sessions()
         .map(|session| session.status())
         .collect();
     let template = convert::retained(&statuses, snapshot.within());
     let mut pipe = ChunkPipe::new(sender, template);
-    let redaction = |session: &Arc<Session>| match authority.may_redact() {
-        true => authority.redaction(session).unwrap_or(Redaction::ALL),
-        false => Redaction::NONE,
+    // A snapshot has a session of a process once.
+    let redaction = |session: &Arc<Session>| {
+        let redaction = redactions.get(&session.pid().as_u32()).copied();
+        redaction.unwrap_or(Redaction::ALL)
     };
     let written = snapshot.write(&mut pipe, redaction);
     pipe.finish(written);

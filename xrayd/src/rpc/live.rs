@@ -24,6 +24,7 @@ use super::{
     events::{EventBatcher, Names, Piece},
     fetch::CHUNK_BYTES,
     recorded::Recorded,
+    rotation::Rotation,
     run_records::{RunRecords, ThreadPart, Unrecorded},
     workers::{WorkerKind, Workers},
 };
@@ -214,6 +215,12 @@ pub(super) struct TraceMessages {
     /// When threads have a processor, and the events of kernel tracepoints. `None`: that is not
     /// wanted.
     runs: Option<RunRecords>,
+    /// The files of the trace, if there are several.
+    rotation: Option<Rotation>,
+    /// Messages with the ends of files.
+    ended: Vec<v1::TraceChunk>,
+    /// True if the next message begins a file.
+    begins_file: bool,
     writer: TraceWriter<Vec<u8>>,
 }
 
@@ -329,7 +336,11 @@ impl Encode for EventMessages {
 impl TraceMessages {
     /// Encodes everything, or the part of a recording with a lease, and when threads have a
     /// processor, if that is wanted.
-    pub(super) fn new(recorded: Option<Recorded>, runs: Option<RunRecords>) -> io::Result<Self> {
+    pub(super) fn new(
+        recorded: Option<Recorded>,
+        runs: Option<RunRecords>,
+        rotation: Option<Rotation>,
+    ) -> io::Result<Self> {
         let mut writer = TraceWriter::new(Vec::new())?;
         let tracepoints = runs.as_ref().map_or(&[][..], RunRecords::tracepoints);
         for (number, tracepoint) in (0..).zip(tracepoints) {
@@ -339,13 +350,58 @@ impl TraceMessages {
             sessions: Sessions::default(),
             recorded,
             runs,
+            begins_file: rotation.is_some(),
+            rotation,
+            ended: Vec::new(),
             writer,
         })
     }
 
     /// The written bytes, in messages of bounded size.
     fn chunks(&mut self) -> Vec<v1::TraceChunk> {
+        let mut chunks = std::mem::take(&mut self.ended);
+        chunks.extend(self.chunks_of_file());
+        chunks
+    }
+
+    /// Ends the file, and begins the next one with what describes the processes.
+    fn rotate(&mut self) -> io::Result<()> {
+        for (source, session) in &self.sessions.here {
+            self.writer.ended(*source, session.tables())?;
+        }
+        self.writer.end()?;
+        let ended = self.chunks_of_file();
+        self.ended.extend(ended);
+        let mut writer = TraceWriter::new(Vec::new())?;
+        if let Some(rotation) = &mut self.rotation {
+            rotation.begin();
+            for (source, session) in &self.sessions.here {
+                writer.process(*source, &session.process(), session.tables())?;
+                for anchor in &session.anchors() {
+                    writer.anchor(*source, anchor)?;
+                }
+                if let Some(origin) = rotation.origin(*source) {
+                    writer.origin(*source, origin)?;
+                }
+                for thread in rotation.threads(*source) {
+                    writer.thread(*source, thread)?;
+                }
+                for event_type in rotation.types(*source) {
+                    writer.event_type(*source, event_type)?;
+                }
+            }
+        }
+        self.writer = writer;
+        self.begins_file = true;
+        Ok(())
+    }
+
+    fn chunks_of_file(&mut self) -> Vec<v1::TraceChunk> {
         let bytes = std::mem::take(self.writer.get_mut());
+        if let Some(rotation) = &mut self.rotation {
+            rotation.wrote(bytes.len() as u64);
+        }
+        let begins_file = std::mem::take(&mut self.begins_file);
         let totals = self.writer.totals();
         let runs = self.runs.as_ref().map(RunRecords::unrecorded);
         let Unrecorded { threads, reason } = runs.cloned().unwrap_or_default();
@@ -361,18 +417,22 @@ impl TraceMessages {
             threads_without_runs: threads,
             without_runs_because: reason.clone(),
             ended_early: false,
+            begins_file: false,
+            sums: Vec::new(),
         };
-        if bytes.len() <= CHUNK_BYTES {
-            return if bytes.is_empty() {
-                Vec::new()
-            } else {
-                vec![chunk(bytes)]
-            };
+        let mut chunks: Vec<_> = match bytes.len() {
+            0 => Vec::new(),
+            1..=CHUNK_BYTES => vec![chunk(bytes)],
+            _ => bytes
+                .chunks(CHUNK_BYTES)
+                .map(|part| chunk(part.to_vec()))
+                .collect(),
+        };
+        match chunks.first_mut() {
+            Some(first) => first.begins_file = begins_file,
+            None => self.begins_file = begins_file,
         }
-        bytes
-            .chunks(CHUNK_BYTES)
-            .map(|part| chunk(part.to_vec()))
-            .collect()
+        chunks
     }
 
     fn take(&mut self, source: Source, item: StreamItem) -> io::Result<()> {
@@ -381,6 +441,7 @@ impl TraceMessages {
             recorded,
             runs,
             writer,
+            ..
         } = self;
         match item {
             StreamItem::Process(session) => {
@@ -501,7 +562,16 @@ impl Encode for TraceMessages {
 
     fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<v1::TraceChunk>> {
         for (source, item) in items {
+            if let Some(rotation) = &mut self.rotation {
+                rotation.note(source, &item);
+            }
             self.take(source, item)?;
+            let more = self.writer.get_mut().len() as u64;
+            if let Some(rotation) = &self.rotation
+                && rotation.is_due(more)
+            {
+                self.rotate()?;
+            }
         }
         if let Some(runs) = &mut self.runs {
             runs.look(|source, part| write_part(&mut self.writer, source, part))?;

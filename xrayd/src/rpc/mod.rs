@@ -37,6 +37,7 @@ mod policies;
 mod profile;
 mod recorded;
 mod redactor;
+mod rotation;
 mod run_records;
 mod server;
 mod service;

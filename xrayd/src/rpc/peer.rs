@@ -44,6 +44,9 @@ pub(super) struct Peer {
     label: Option<Vec<u8>>,
 }
 
+/// The sandbox that confines a process, as an error.
+type Sandbox = Result<(), Confinement>;
+
 // === impl Peer ===
 
 impl Peer {
@@ -101,6 +104,10 @@ impl Peer {
             rights = self.rights();
         }
         let caller = Caller::peer(self.uid, self.pid(), rights);
+        // A group without an id here could be any.
+        if let Some((_, unmapped)) = OwnProcess::get().unmapped {
+            self.groups.retain(|group| *group != unmapped);
+        }
         self.groups.push(self.group);
         Client::new(caller, self.groups)
     }
@@ -119,13 +126,14 @@ impl Peer {
         if self.label.as_deref().is_some_and(confines) {
             return Err(Confinement::SecurityModule);
         }
-        let (permitted, effective) = self.check_threads(pid)?;
+        let ((permitted, effective), sandbox) = self.check_threads(pid)?;
         let stat = Process::new(pid.as_raw()).and_then(|process| process.stat());
         let start_time = stat.map_err(|_| Confinement::Unseen)?.starttime;
         // Checked last: the data above is of this process only if it has not exited.
         if held.has_exited() {
             return Err(Confinement::Unseen);
         }
+        sandbox?;
         Ok(Rights {
             group: self.group,
             permitted,
@@ -155,9 +163,9 @@ impl Peer {
         Ok(())
     }
 
-    /// The permitted and effective capabilities that all threads have in common. It is unknown
-    /// which thread connected.
-    fn check_threads(&self, pid: Pid) -> Result<(u64, u64), Confinement> {
+    /// The permitted and effective capabilities that all threads have in common, and whether a
+    /// sandbox confines one of them. It is unknown which thread connected.
+    fn check_threads(&self, pid: Pid) -> Result<((u64, u64), Sandbox), Confinement> {
         let own = &OwnProcess::get().status;
         let threads = Threads::of(pid);
         if threads.len() > MOST_CALLER_THREADS {
@@ -165,6 +173,8 @@ impl Peer {
         }
         let (mut permitted, mut effective) = (u64::MAX, u64::MAX);
         let mut seen = false;
+        // Rules of access may admit a caller in a sandbox, so everything else is checked as well.
+        let mut sandbox = Ok(());
         for tid in threads {
             let status = ThreadStatus::try_read(pid, tid).map_err(|_| Confinement::Unseen)?;
             let Some(status) = status.filter(|status| status.state != ThreadState::Dead) else {
@@ -173,7 +183,10 @@ impl Peer {
             seen = true;
             permitted &= status.permitted;
             effective &= status.capabilities;
-            check_status(self.uid, self.group, &status, own)?;
+            match check_status(self.uid, self.group, &status, own) {
+                Err(why) if !why.is_sandbox() => return Err(why),
+                checked => sandbox = sandbox.and(checked),
+            }
             match std::fs::read(format!("/proc/{pid}/task/{tid}/attr/current")) {
                 Ok(label) if confines(&label) => return Err(Confinement::SecurityModule),
                 // EINVAL: no security module labels processes.
@@ -184,11 +197,12 @@ impl Peer {
                 },
             }
         }
-        match seen {
-            true if self.uid == 0 => Ok((permitted, effective)),
-            true => Ok((0, 0)),
-            false => Err(Confinement::Unseen),
-        }
+        let capabilities = match seen {
+            true if self.uid == 0 => (permitted, effective),
+            true => (0, 0),
+            false => return Err(Confinement::Unseen),
+        };
+        Ok((capabilities, sandbox))
     }
 }
 

@@ -120,6 +120,8 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
         refused,
         events,
         lost,
+        mode,
+        output,
     } = status;
     v1::PolicyStatus {
         name,
@@ -148,5 +150,16 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
             .collect(),
         events,
         lost,
+        mode: convert::mode_of(mode).into(),
+        output: output.map(|output| v1::PolicyOutput {
+            every_ns: ns(output.every),
+            file_bytes: output.file_bytes,
+            keep_bytes: output.keep_bytes,
+            keep_ns: output.keep_for.map_or(0, ns),
+        }),
     }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::spawn_blocking};
 use tonic::{Status, Streaming};
-use xrayd_proto::v1::{FetchProfileRequest, TraceChunk};
+use xrayd_proto::v1::{FetchProfileRequest, SumsBegin, TraceChunk};
 
 use super::{admission::Admitted, fetch::ChunkPipe, live::Ending, workers::Workers};
 use crate::{
@@ -79,6 +79,20 @@ impl Profiles {
         }
     }
 
+    /// What identifies the sums of each process.
+    fn begins(&self) -> Vec<SumsBegin> {
+        let Self::Made(made) = self else {
+            return Vec::new();
+        };
+        let begins = made.iter().filter_map(|(session, sums)| {
+            Some(SumsBegin {
+                pid: session.pid().as_u32(),
+                ticks: sums.since()?.0,
+            })
+        });
+        begins.collect()
+    }
+
     fn finish(self, out: &mut dyn io::Write) -> io::Result<()> {
         match self {
             Self::Made(made) => write_profile(&made, out),
@@ -120,6 +134,7 @@ pub(super) async fn run(
         let _turn = turn;
         let template = TraceChunk {
             ended_early,
+            sums: profiles.begins(),
             ..TraceChunk::default()
         };
         let mut pipe = ChunkPipe::new(sender, template);

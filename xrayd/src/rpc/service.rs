@@ -23,6 +23,7 @@ use super::{
     profile::{self, Profiles},
     recorded::Recorded,
     redactor::Redacted,
+    rotation::Rotation,
     run_records::{Delivery, RunRecords},
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
@@ -33,11 +34,10 @@ use crate::{
     access::Verb,
     audit::Operation,
     config_file,
-    export::PendingSnapshot,
     process::{AttachOptions, Attached, ProcessOrGroup, Registry, event_formats},
     refusal::{Reason, Refusal},
     sys::now_anchor,
-    types::{FunctionRow, Reach, Switch},
+    types::{FunctionRow, Mode, Reach, Switch},
 };
 
 /// Messages of a live stream that wait for the connection.
@@ -217,7 +217,11 @@ impl Xrayd for Service {
                         let deadline = Instant::now() + CHILDREN_TIME;
                         // Processes that the caller may not trace are left out.
                         registry.end_children(&detached, deadline, move |pid| {
-                            authority.attaching(pid, AttachOptions::default()).ok()
+                            let options = AttachOptions {
+                                mode: Mode::Count,
+                                ..AttachOptions::default()
+                            };
+                            authority.attaching(pid, options).ok()
                         })
                     }
                 };
@@ -351,6 +355,7 @@ impl Xrayd for Service {
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let traced = by.traced(registry, pid, OperationKind::Read(Verb::Trace))?;
+                let redaction = by.redaction_of(&traced)?;
                 let subscription = traced.subscribe(None, 0);
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
@@ -358,13 +363,12 @@ impl Xrayd for Service {
                 anchors.push(now_anchor().map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot read the clock: {error}"))
                 })?);
-                let encoder = EventMessages::new(selection, anchors);
+                let encoder = Redacted::new(EventMessages::new(selection, anchors), redaction);
                 Ok((what, pid, traced, subscription, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         let workers = (self.workers.clone(), authority.caller().uid);
-        let encoder = Redacted::new(encoder, &authority, &self.registry);
         let stream = live::run(subscription, encoder, sender, workers, admitted);
         self.follow(stream, what, (authority, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -384,6 +388,8 @@ impl Xrayd for Service {
             wait_ns,
             kernel_tracepoints,
             prompt_run_times,
+            file_bytes,
+            file_ns,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
@@ -397,6 +403,11 @@ impl Xrayd for Service {
                 let what = undo.map(Undo::try_from).transpose()?;
                 let selection = selection.map(convert::selection).transpose()?;
                 let wait = convert::wait_ticks(wait_ns)?;
+                let rotation = Rotation::of(file_bytes, file_ns)?;
+                if rotation.is_some() && (run_times || matches!(what, Some(Undo::Lease(_)))) {
+                    let message = "a trace in several files has no run times and no lease";
+                    return Err(Refusal::new(Reason::Limit, message));
+                }
                 let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, &by)?;
                 let delivery = match prompt_run_times {
                     true => Delivery::Prompt,
@@ -410,6 +421,7 @@ impl Xrayd for Service {
                     1.. => OperationKind::Change(Verb::Trace),
                 };
                 let traced = by.traced(registry, pid, kind)?;
+                let redaction = by.redaction_of(&traced)?;
                 if !kernel_tracepoints.is_empty() {
                     // They show arguments of system calls.
                     by.check(&traced, OperationKind::Change(Verb::Arguments))?;
@@ -427,15 +439,15 @@ impl Xrayd for Service {
                 }
                 let subscription = traced.subscribe(lease, wait);
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
-                let encoder = TraceMessages::new(recorded, runs).map_err(|error| {
+                let encoder = TraceMessages::new(recorded, runs, rotation).map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
                 })?;
+                let encoder = Redacted::new(encoder, redaction);
                 Ok((what, pid, traced, subscription, encoder))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
         let workers = (self.workers.clone(), authority.caller().uid);
-        let encoder = Redacted::new(encoder, &authority, &self.registry);
         let stream = live::run(subscription, encoder, sender, workers, admitted);
         self.follow(stream, what, (authority, pid, traced));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -462,13 +474,13 @@ impl Xrayd for Service {
         let sessions = self
             .blocking(call, move |registry, _| {
                 let whom = Targets::try_from(pid)?;
-                by.everybody(registry, whom, OperationKind::Read(Verb::Trace))
+                by.readable(registry, whom)
             })
             .await?;
         let (sender, receiver) = mpsc::channel(CHUNKS);
         spawn_blocking(move || {
             let _held = (admitted, turn);
-            send_shot(PendingSnapshot::take(sessions, reach), sender, &authority);
+            send_shot(sessions, reach, sender);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

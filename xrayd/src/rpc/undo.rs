@@ -60,6 +60,7 @@ impl Undo {
     ) {
         let caller = authority.caller();
         let call = audit.call(caller, Operation::Undo).of(pid.as_u32());
+        let call = call.with_rule(authority.used());
         let mut call = call.with(format!("{self:?}"));
         // The process may be followed since, or may have been detached from.
         let traced = match authority.traced(registry, pid, OperationKind::Release) {

@@ -151,6 +151,11 @@ impl Profiles {
         wanted.kept.get_or_insert_with(|| ProfileSums::begin(since));
     }
 
+    /// The time from which on calls are in the sums for mode `profile`, if there are such sums.
+    pub(crate) fn kept_since(&self) -> Option<Ticks> {
+        lock(&self.wanted).kept.as_ref()?.since
+    }
+
     /// Drops the sums for mode `profile`. Called by the drain.
     pub(crate) fn drop_kept(&self) {
         lock(&self.wanted).kept = None;

@@ -158,6 +158,16 @@ pub(crate) enum Denial {
     Yama(Yama),
 }
 
+// === impl Confinement ===
+
+impl Confinement {
+    /// True if a sandbox confines the process, and it is otherwise the one that it seems to be, in
+    /// the daemon's namespaces.
+    pub(crate) fn is_sandbox(self) -> bool {
+        matches!(self, Self::Seccomp | Self::NoNewPrivileges)
+    }
+}
+
 // === impl Caller ===
 
 impl Caller {
@@ -229,9 +239,14 @@ impl Caller {
         }
     }
 
-    /// The user whose quotas the caller's requests are charged to; `None` for root, who has none.
+    /// The user whose quotas the caller's requests are charged to; `None` for root with rights of
+    /// its own, who has none.
     pub fn payer(&self) -> Option<u32> {
-        (self.uid != 0).then_some(self.uid)
+        let is_free = match self.standing {
+            Standing::InProcess | Standing::Peer(_) => self.uid == 0,
+            Standing::Denied(_) | Standing::ActingFor { .. } => false,
+        };
+        (!is_free).then_some(self.uid)
     }
 
     /// Start time of the caller's process, if it is another process.
@@ -266,8 +281,12 @@ impl Caller {
         let rights = match &self.standing {
             Standing::Denied(why) => return Err(Denial::Caller(*why)),
             Standing::Peer(rights) => rights,
-            Standing::ActingFor { user } if target.user == *user => return Ok(()),
-            Standing::ActingFor { .. } => return Err(other_user),
+            Standing::ActingFor { user } if target.user != *user => return Err(other_user),
+            // A process that only acts for the user for now, and has other rights.
+            Standing::ActingFor { user } => {
+                let is_one = target.ids.is_some_and(|(its, _)| its == *user);
+                return is_one.then_some(()).ok_or(Denial::Ids);
+            }
             Standing::InProcess if uid == 0 => return Ok(()),
             Standing::InProcess if target.user != uid => return Err(other_user),
             Standing::InProcess if !target.dumpable => return Err(Denial::Undumpable),
@@ -539,12 +558,16 @@ mod tests {
     fn a_caller_that_acts_for_a_user_may_trace_that_users_processes_alone() {
         let caller = peer(USER, 0).acting_for(33);
         let service = Credentials {
-            ids: None,
             permitted: BIND,
             dumpable: false,
             ..of(33, 33)
         };
         assert_eq!(without_yama(caller, service), Ok(()));
+        let for_now = Credentials {
+            ids: None,
+            ..of(33, 33)
+        };
+        assert_eq!(without_yama(caller, for_now), Err(Denial::Ids));
         for user in [0, USER] {
             let denied = Denial::User {
                 owner: user,

@@ -26,6 +26,12 @@ pub struct ProcessFacts {
 // === impl ProcessFacts ===
 
 impl ProcessFacts {
+    /// True if the unit is one that a user's own service manager has made, under any name.
+    pub(crate) fn is_in_unit_of_user(&self) -> bool {
+        let mut parts = self.cgroup.split('/');
+        parts.any(|part| part == "user.slice" || part.starts_with("user@"))
+    }
+
     /// The facts of a process as it is now. `None` if it has ended, or is not to be seen. The build
     /// id is read from the program's file, which may not answer.
     pub fn of(pid: Pid, with_build_id: bool) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! A process: its pid, held by a pidfd and identified by its start time, so that a reused pid is
 //! noticed (P18).
 
-use std::{fs, io, sync::Mutex, thread, time::Duration};
+use std::{fs, io, io::Read as _, sync::Mutex, thread, time::Duration};
 
 use nix::libc;
 use procfs::process::Process;
@@ -242,9 +242,18 @@ impl Target {
     }
 }
 
-/// The command line of a process. Bytes that are not UTF-8 are replaced.
+/// The most bytes of a command line that are read.
+const LONGEST_COMMAND: u64 = 64 << 10;
+
+/// The command line of a process, or its begin. Bytes that are not UTF-8 are replaced.
 pub(crate) fn command_of(pid: Pid) -> String {
-    let read = |file: &str| -> io::Result<Vec<u8>> { fs::read(format!("/proc/{pid}/{file}")) };
+    let read = |file: &str| -> io::Result<Vec<u8>> {
+        // A process may have any part of its memory taken for its command line.
+        let mut bytes = Vec::new();
+        let file = fs::File::open(format!("/proc/{pid}/{file}"))?;
+        file.take(LONGEST_COMMAND).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
     let line = read("cmdline").unwrap_or_default();
     let joined: Vec<u8> = line
         .trim_ascii_end()

@@ -298,6 +298,85 @@ impl StackSums {
         }
     }
 
+    /// The calls that came after `earlier`, which are earlier sums of the same calls. Stacks
+    /// without such calls are left out, unless one within them has some.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut differences = Vec::with_capacity(self.nodes.len());
+        // The nodes of `earlier` for the nodes here, each + 1, and 0 for none.
+        let mut theirs: Vec<u32> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let caller = match node.parent.checked_sub(1) {
+                None => Some(0),
+                Some(parent) => Some(theirs[parent as usize]).filter(|caller| *caller > 0),
+            };
+            let same = caller.and_then(|caller| earlier.children.get(&(caller, node.function)));
+            let same = same.copied().unwrap_or(0);
+            theirs.push(same);
+            differences.push(match earlier.node(same) {
+                Some(before) => node.sums.since(&before.sums),
+                None => node.sums.clone(),
+            });
+        }
+        // A caller comes before its callees, so they are looked at first.
+        let mut is_kept = vec![false; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate().rev() {
+            is_kept[at] |= differences[at].calls > 0 || differences[at].self_ticks > 0;
+            if is_kept[at]
+                && let Some(parent) = node.parent.checked_sub(1)
+            {
+                is_kept[parent as usize] = true;
+            }
+        }
+        let mut since = Self::new(self.room.clone());
+        since.missing = self.missing.since(earlier.missing);
+        let mut places = vec![0; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            if is_kept[at] {
+                let parent = node.parent.checked_sub(1);
+                let parent = parent.map_or(0, |parent| places[parent as usize]);
+                places[at] = since.child(parent, node.function);
+                since.change(places[at], |sums| sums.add(&differences[at]));
+            }
+        }
+        since
+    }
+
+    /// Whether these can be later sums of the same calls: no stack has fewer calls.
+    #[must_use]
+    pub fn covers(&self, earlier: &Self) -> bool {
+        let mut own: Vec<Option<u32>> = Vec::with_capacity(earlier.nodes.len());
+        for node in &earlier.nodes {
+            let caller = match node.parent.checked_sub(1) {
+                None => Some(0),
+                Some(parent) => own[parent as usize],
+            };
+            let same = caller.and_then(|caller| self.children.get(&(caller, node.function)));
+            own.push(same.copied());
+            let calls = same.and_then(|same| self.node(*same));
+            if calls.map_or(0, |same| same.sums.calls) < node.sums.calls {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The same sums with other numbers of functions.
+    #[must_use]
+    pub fn renumbered(&self, number: impl Fn(FunctionId) -> FunctionId) -> Self {
+        let mut renumbered = Self::new(self.room.clone());
+        renumbered.missing = self.missing;
+        let mut places = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let parent = node.parent.checked_sub(1);
+            let parent = parent.map_or(0, |parent| places[parent as usize]);
+            let place = renumbered.child(parent, number(node.function));
+            places.push(place);
+            renumbered.change(place, |sums| sums.add(&node.sums));
+        }
+        renumbered
+    }
+
     /// Whether there are neither calls nor losses.
     #[must_use]
     pub fn is_empty(&self) -> bool {

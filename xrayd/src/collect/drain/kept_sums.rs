@@ -92,7 +92,13 @@ impl Rings {
     /// Begins an empty log when the mode has changed.
     pub(super) fn settle_log(&mut self) {
         if let Some(log) = &mut self.log {
-            log.settle(&self.slots, self.output.mode());
+            // The begin identifies the sums, also for the next daemon.
+            let since = self.output.profiles.kept_since();
+            log.settle(
+                &self.slots,
+                self.output.mode(),
+                since.unwrap_or_else(ticks_now),
+            );
         }
     }
 

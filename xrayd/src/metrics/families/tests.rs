@@ -94,6 +94,8 @@ fn policy() -> PolicyStatus {
         refused: vec![refused(8, Reason::Mode), refused(9, Reason::Mode)],
         events: 100,
         lost: 5,
+        mode: crate::types::Mode::Profile,
+        output: None,
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) use reports::{
     attach_report, detach_refused, detach_report, mistake, settings_report, toggle_refused,
     toggle_report,
 };
+pub(super) use settings::mode as mode_of;
 pub(crate) use settings::settings;
 pub(crate) use status::kinship;
 pub(super) use status::{group, retained, status};

@@ -106,7 +106,7 @@ pub(super) fn budget_status(status: BudgetStatus) -> v1::BudgetStatus {
     }
 }
 
-pub(super) fn mode(mode: Mode) -> v1::Mode {
+pub(in crate::rpc) fn mode(mode: Mode) -> v1::Mode {
     match mode {
         Mode::Flight => v1::Mode::Flight,
         Mode::Stream => v1::Mode::Stream,

@@ -285,5 +285,7 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
         waited_ns: 0,
         without_runs_because: String::new(),
         ended_early: false,
+        begins_file: false,
+        sums: Vec::new(),
     }
 }

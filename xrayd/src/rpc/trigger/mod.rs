@@ -43,7 +43,6 @@ use super::{
     workers::{WorkerKind, Workers},
 };
 use crate::{
-    export::PendingSnapshot,
     process::{Firing, Trigger},
     refusal::{Reason, Refusal},
     rpc::authorise::Authority,
@@ -337,10 +336,9 @@ impl Triggering {
         // Taken at once, because a ring that keeps the newest events may not reach far back.
         let reach = Reach::Between(since, until);
         // The task ends when the receiver of its pieces is gone.
-        let authority = self.authority.clone();
         spawn_blocking(move || {
             let _turn = turn;
-            send_shot(PendingSnapshot::take(sessions, reach), chunks, &authority);
+            send_shot(sessions, reach, chunks);
         });
         while let Some(piece) = pieces.recv().await {
             match piece {

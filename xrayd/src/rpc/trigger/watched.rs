@@ -10,6 +10,7 @@ use std::{
 };
 
 use xray_trace::{
+    container::Redaction,
     instr_map::{Rule, Selection},
     model::Ticks,
 };
@@ -366,6 +367,7 @@ impl Watched {
     pub(super) fn switch(&self, switching: &Switching) -> Vec<v1::ToggleReport> {
         let caller = self.caller();
         let call = self.audit.call(caller, Operation::TriggerSwitch);
+        let call = call.with_rule(self.authority.used());
         let mut call = call.with(described::value(switching));
         let allowed = self
             .authority
@@ -408,14 +410,14 @@ impl Watched {
     }
 
     /// The processes of a snapshot.
-    pub(super) fn whom(&self, all: bool) -> Result<Vec<Arc<Session>>, Refusal> {
+    pub(super) fn whom(&self, all: bool) -> Result<Vec<(Arc<Session>, Redaction)>, Refusal> {
         let whom = if all { Targets::All } else { self.whom };
-        let kind = OperationKind::Read(Verb::Trace);
-        let sessions = self.authority.everybody(&self.registry, whom, kind);
-        let mut call = self.audit.call(self.caller(), Operation::TriggerSnapshot);
+        let sessions = self.authority.readable(&self.registry, whom);
+        let call = self.audit.call(self.caller(), Operation::TriggerSnapshot);
+        let mut call = call.with_rule(self.authority.used());
         match &sessions {
             Ok(sessions) => {
-                let granted = sessions.iter().map(|session| (session.pid(), Ok(())));
+                let granted = sessions.iter().map(|(session, _)| (session.pid(), Ok(())));
                 call.decide_each(&granted.collect::<Vec<_>>());
             }
             Err(_) => call.decide(&sessions),

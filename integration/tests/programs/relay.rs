@@ -1,0 +1,296 @@
+//! `xray-relay`: what policies record, as files.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use integration::{DEADLINE, Fixture, GroundTruth, Target, build, is_root_for, relay, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::cli_profile::ensure_exact as ensure_exact_sums;
+use crate::scene::{Cli, Daemon, NOBODY, Scene, rows};
+
+/// A daemon with a policy that has files, and a user for the relay.
+struct Fleet {
+    scene: Scene,
+    program: PathBuf,
+}
+
+/// A relay, which is killed when this is dropped.
+struct Relay(Child);
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Relay {
+    /// Stops it as a service manager does.
+    fn stop(mut self) -> Result<()> {
+        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM)?;
+        let status = wait_until(DEADLINE, "the relay ends", || Ok(self.0.try_wait()?))?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Fleet {
+    fn new(mode: &str) -> Result<Self> {
+        let scene = Scene::public()?;
+        let program = scene.path("service");
+        integration::copy_program(&build(Fixture::Counted)?, &program)?;
+        integration::copy_program(&relay()?, &scene.path("xray-relay"))?;
+        fs::create_dir(scene.path("recordings"))?;
+        chown(scene.path("recordings"), Some(NOBODY), Some(NOBODY))?;
+        fs::create_dir(scene.path("policies.d"))?;
+        let fleet = Self { scene, program };
+        let program = fleet.program.display().to_string();
+        fleet.write(
+            "policies.d/p.toml",
+            &format!(
+                "name = \"p\"\n[match]\nexe = {program:?}\n[trace]\nmode = {mode:?}\n\
+                 enable = \"*\"\nring_size = \"16MiB\"\n[output]\nevery = \"1s\"\nmax_file = \"1MiB\"\n"
+            ),
+        )?;
+        fleet.write(
+            "access.toml",
+            &format!(
+                "[[allow]]\nto = {{ user = \"{NOBODY}\", confined = true }}\nverbs = \"recordings\"\n"
+            ),
+        )?;
+        Ok(fleet)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.scene.path(name);
+        fs::write(&path, text)?;
+        Ok(fs::set_permissions(
+            path,
+            fs::Permissions::from_mode(0o644),
+        )?)
+    }
+
+    fn daemon(&self) -> Result<Daemon> {
+        let paths = ["state", "policies.d", "access.toml"].map(|name| self.scene.path(name));
+        let [state, policies, access] = paths.map(|path| path.display().to_string());
+        self.scene.daemon_with(&[
+            "--state-dir",
+            &state,
+            "--policies-dir",
+            &policies,
+            "--access-file",
+            &access,
+        ])
+    }
+
+    /// A relay of a user without rights, in a sandbox as its unit has one.
+    fn relay(&self, daemon: &Daemon) -> Result<Relay> {
+        let log = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.scene.path("relay.log"))?;
+        let id = NOBODY.to_string();
+        let child = Command::new("setpriv")
+            .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+            .args(["--no-new-privs"])
+            .arg(self.scene.path("xray-relay"))
+            .args(["--leave-mib", "0", "--socket"])
+            .arg(daemon.socket())
+            .arg("--folder")
+            .arg(self.scene.path("recordings"))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .context("cannot start the relay")?;
+        Ok(Relay(child))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.scene.path("relay.log")).unwrap_or_default()
+    }
+
+    fn spawn(&self, calls: u32) -> Result<Target> {
+        let mut command = Command::new(&self.program);
+        command.args(["--threads", "3", "--calls", &calls.to_string()]);
+        Target::spawn_command(command)
+    }
+
+    /// The recordings, as xrayctl lists them.
+    fn list(&self, cli: &Cli, what: &str) -> Result<Vec<Value>> {
+        let folder = self.scene.path("recordings").display().to_string();
+        let listed = cli.json(["recordings", what, "--folder", &folder])?;
+        let key = if what == "list" {
+            "recordings"
+        } else {
+            "losses"
+        };
+        Ok(rows(&listed, key)?.to_vec())
+    }
+
+    /// The paths of the whole recordings.
+    fn files(&self, cli: &Cli) -> Result<Vec<PathBuf>> {
+        let listed = self.list(cli, "list")?;
+        let whole = listed.iter().filter(|row| row["is_part"] == false);
+        let names = whole.filter_map(|row| row["name"].as_str());
+        let root = self.scene.path("recordings");
+        Ok(names.map(|name| root.join(name)).collect())
+    }
+}
+
+fn wait_for_files(fleet: &Fleet, cli: &Cli, count: usize) -> Result<()> {
+    let what = format!("there are {count} recordings");
+    let waited = wait_until(DEADLINE, &what, || {
+        Ok((fleet.files(cli)?.len() >= count).then_some(()))
+    });
+    waited.with_context(|| fleet.log())
+}
+
+fn wait_for_traced(cli: &Cli, target: &Target) -> Result<()> {
+    wait_until(DEADLINE, "the policy has the process", || {
+        let listed = cli.json(["policy", "list"])?;
+        let traced = &rows(&listed, "policies")?[0]["traced"];
+        Ok((*traced == Value::from(vec![target.pid()])).then_some(()))
+    })
+}
+
+/// The calls of all files together.
+fn account(cli: &Cli, files: &[PathBuf]) -> Result<Value> {
+    let files: Vec<&str> = files.iter().filter_map(|file| file.to_str()).collect();
+    let command = [
+        &["account"],
+        &files[..],
+        &["--format", "json", "--top", "0"],
+    ]
+    .concat();
+    Ok(serde_json::from_str(&cli.ok(command)?)?)
+}
+
+/// Each call is in one file, though the relay and the daemon are killed in between.
+#[test]
+fn profiles_of_periods_add_up_to_all_calls() -> Result<()> {
+    if !is_root_for("profiles_of_periods_add_up_to_all_calls")? {
+        return Ok(());
+    }
+    let fleet = Fleet::new("profile")?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let mut target = fleet.spawn(2000)?;
+    wait_for_traced(&cli, &target)?;
+    let relay = fleet.relay(&daemon)?;
+    wait_for_files(&fleet, &cli, 1)?;
+    // A relay that is killed has the calls since its latest file written by the next one.
+    drop(relay);
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    let before = fleet.files(&cli)?.len();
+    let relay = fleet.relay(&daemon)?;
+    wait_for_files(&fleet, &cli, before + 1)?;
+    daemon.kill()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let before = fleet.files(&cli)?.len();
+    wait_for_files(&fleet, &cli, before + 2)?;
+    relay.stop()?;
+    let files = fleet.files(&cli)?;
+    let table = account(&cli, &files)?;
+    ensure_exact_sums(&table, &truth).with_context(|| fleet.log())?;
+    let losses = fleet.list(&cli, "losses")?;
+    ensure!(losses.is_empty(), "{losses:#?}");
+    let mode = fs::metadata(&files[0])?.permissions().mode();
+    ensure!(mode & 0o777 == 0o640, "{mode:o}");
+    cli.ok(["detach", "--all"])?;
+    Ok(())
+}
+
+/// The files of a stream have each event once. What no relay has recorded is told.
+#[test]
+fn the_files_of_a_stream_have_each_event_once() -> Result<()> {
+    if !is_root_for("the_files_of_a_stream_have_each_event_once")? {
+        return Ok(());
+    }
+    let fleet = Fleet::new("stream")?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let mut target = fleet.spawn(40_000)?;
+    wait_for_traced(&cli, &target)?;
+    let relay = fleet.relay(&daemon)?;
+    wait_for_files(&fleet, &cli, 1)?;
+    let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
+    target.kill()?;
+    wait_until(DEADLINE, "all files are whole", || {
+        let listed = fleet.list(&cli, "list")?;
+        Ok(listed
+            .iter()
+            .all(|row| row["is_part"] == false)
+            .then_some(()))
+    })?;
+    let files = fleet.files(&cli)?;
+    let mut events = 0;
+    for file in &files {
+        let info = cli.json(["info".as_ref(), file.as_os_str()])?;
+        ensure!(info["trace"]["completeness"] == "complete", "{info}");
+        let number = |key: &str| info["events"][key].as_u64().unwrap_or(0);
+        events += number("entries") + number("exits") + number("tail_exits");
+        ensure!(number("losses") == 0, "{info}");
+    }
+    ensure!(
+        events == truth.events(),
+        "{events} events in {} files instead of {}: {}",
+        files.len(),
+        truth.events(),
+        fleet.log()
+    );
+    let largest = files
+        .iter()
+        .map(|file| fs::metadata(file).map(|it| it.len()));
+    let largest = largest.collect::<std::io::Result<Vec<u64>>>()?;
+    let most = largest.iter().max().copied().unwrap_or(0);
+    ensure!(files.len() > 2 && most < 4 << 20, "{largest:?}");
+
+    // A process that ends while no relay is there.
+    let mut other = fleet.spawn(10)?;
+    wait_for_traced(&cli, &other)?;
+    let before = files.len();
+    wait_for_files(&fleet, &cli, before + 1)?;
+    drop(relay);
+    other.kill()?;
+    wait_until(DEADLINE, "the policy has let the process go", || {
+        let listed = cli.json(["policy", "list"])?;
+        let traced = &rows(&listed, "policies")?[0]["traced"];
+        Ok((*traced == Value::from(Vec::<i32>::new())).then_some(()))
+    })?;
+    let _relay = fleet.relay(&daemon)?;
+    let losses = wait_until(DEADLINE, "the loss is told", || {
+        let losses = fleet.list(&cli, "losses")?;
+        Ok((!losses.is_empty()).then_some(losses))
+    })?;
+    ensure!(
+        losses.len() == 1 && losses[0]["pid"] == other.pid() && losses[0]["policy"] == "p",
+        "{losses:#?}"
+    );
+    let fetched = fleet.files(&cli)?.pop().context("no file")?;
+    fetch_and_remove(&fleet, &cli, &fetched)
+}
+
+/// `recordings fetch` copies a recording, and `recordings rm` removes it.
+fn fetch_and_remove(fleet: &Fleet, cli: &Cli, file: &Path) -> Result<()> {
+    let root = fleet.scene.path("recordings");
+    let name = file.strip_prefix(&root)?.to_str().context("no text")?;
+    let folder = root.to_str().context("no text")?;
+    cli.ok(["recordings", "fetch", name, "--folder", folder])?;
+    let own = file.file_name().context("no name")?;
+    ensure!(fs::read(fleet.scene.path("").join(own))? == fs::read(file)?);
+    cli.ok(["recordings", "rm", name, "--folder", folder])?;
+    ensure!(!file.exists());
+    cli.run(["recordings", "rm", "../x/y", "--folder", folder])?
+        .failed(1, &["no recording"])?;
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Recorders: what one policy has one process record, written to files.
+//!
+//! | mode of the policy | files |
+//! |---|---|
+//! | `stream` | `stream`: all events, a file after the other |
+//! | `profile` | `profile`: the sums of each period |
+//! | `flight` | `snapshot`: the newest events of each period |
+
+mod profile;
+mod snapshot;
+mod stream;
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::Status;
+use xrayd_proto::REASON_KEY;
+use xrayd_proto::v1::Mode;
+
+use crate::daemon::Daemon;
+use crate::losses::Loss;
+use crate::store::Place;
+use crate::utc;
+
+/// The pauses after failures: the first one, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Whether a recorder goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    GoOn,
+    /// The process is not traced any more, or otherwise than before.
+    End,
+    /// The relay ends, and the next one goes on.
+    Pause,
+}
+
+/// When files end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Periods {
+    /// The time that a file covers.
+    pub(crate) every: Duration,
+    /// The size after which the next file of a stream begins.
+    pub(crate) file_bytes: u64,
+}
+
+/// Records until the process is not traced any more, or until it is stopped.
+pub(crate) async fn run(
+    daemon: Daemon,
+    place: Place,
+    (mode, periods): (Mode, Periods),
+    orders: watch::Receiver<Order>,
+) {
+    let before = place.begin_process().unwrap_or_else(|error| {
+        tracing::error!(policy = place.policy, pid = place.pid, %error, "cannot mark a process");
+        None
+    });
+    let order = orders.clone();
+    match mode {
+        Mode::Stream => stream::run(daemon, &place, periods, before, orders).await,
+        Mode::Profile => {
+            if profile::run(daemon, &place, periods, orders).await {
+                profile::forget(&place);
+            }
+        }
+        Mode::Flight => snapshot::run(daemon, &place, periods, before, orders).await,
+        // It has no files.
+        Mode::Count | Mode::Unspecified => {}
+    }
+    if *order.borrow() != Order::Pause {
+        place.end_process();
+    }
+}
+
+/// Notes what is missing of a process that an earlier relay has recorded, and that is not traced
+/// any more. Writes the rest of its sums, if the daemon has them.
+pub(crate) async fn finish(daemon: &Daemon, place: &Place) {
+    let now = utc::now();
+    let until = place.begin_process().ok().flatten().unwrap_or(now);
+    if !profile::rest(daemon, place).await {
+        let why = "the process ended, or was traced no more, while no relay recorded";
+        place.note(&Loss::new(place.pid, (until, now), 0, why));
+    }
+    place.end_process();
+    profile::forget(place);
+}
+
+/// The pause before the next attempt. It grows with each failure.
+#[derive(Debug)]
+struct Backoff(Duration);
+
+impl Backoff {
+    fn new() -> Self {
+        Self(FIRST_PAUSE)
+    }
+
+    /// Waits. False if the recorder is stopped meanwhile.
+    async fn wait(&mut self, orders: &mut watch::Receiver<Order>) -> bool {
+        let pause = self.0;
+        self.0 = (2 * pause).min(LONGEST_PAUSE);
+        tokio::select! {
+            () = is_stopped(orders) => false,
+            () = tokio::time::sleep(pause) => true,
+        }
+    }
+}
+
+/// Waits until the recorder is stopped.
+async fn is_stopped(orders: &mut watch::Receiver<Order>) {
+    // A supervisor that is gone has stopped it, too.
+    let _ = orders.wait_for(|order| *order != Order::GoOn).await;
+}
+
+/// True if the daemon has no session of the process, or the caller no right to it any more.
+fn is_over(status: &Status) -> bool {
+    let reason = status.metadata().get(REASON_KEY);
+    let reason = reason.and_then(|reason| reason.to_str().ok());
+    let over = ["not-attached", "no-such-process", "permission", "mode"];
+    reason.is_some_and(|reason| over.contains(&reason))
+}

@@ -1,0 +1,458 @@
+//! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`. A file that is not whole has
+//! `.part` behind its name. What of it is there can be read.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::counters::Counters;
+use crate::losses::Loss;
+use crate::utc;
+
+/// The folder of a policy with a file for each process that is recorded.
+const MARKERS: &str = ".active";
+/// The folder of a policy with the sums of its processes.
+pub(crate) const SUMS: &str = ".sums";
+/// The end of the name of a file that is not whole.
+pub(crate) const PART: &str = ".part";
+/// The end of the name of a recording.
+pub(crate) const TRACE: &str = ".xtrace";
+/// The most files with one time and process.
+const MOST_TRIES: u32 = 100;
+
+/// The folder of all recordings. Clones share the numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// The files of one process for one policy.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    store: Store,
+    pub(crate) policy: String,
+    pub(crate) pid: u32,
+}
+
+/// A file that is written.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    place: Place,
+    file: File,
+    /// The name without [`PART`].
+    path: PathBuf,
+    bytes: u64,
+    pub(crate) begun: Duration,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Opens the folder. Files that an earlier relay has left are whole from now on: they can be
+    /// read up to their ends.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or not be written to.
+    pub(crate) fn open(root: &Path, counters: Arc<Counters>) -> io::Result<Self> {
+        make(root)?;
+        let this = Self {
+            root: root.to_owned(),
+            counters,
+        };
+        // Tells at once if the folder cannot be written to.
+        this.write_counters()?;
+        for file in this.files()? {
+            if let Some(name) = file.name().strip_suffix(PART) {
+                fs::rename(&file.path, file.path.with_file_name(name))?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// The folder.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The files of a process for a policy.
+    pub(crate) fn place(&self, policy: &str, pid: u32) -> Place {
+        Place {
+            store: self.clone(),
+            policy: policy.to_owned(),
+            pid,
+        }
+    }
+
+    /// The processes that an earlier relay has recorded, and whose end it has not seen.
+    pub(crate) fn marked(&self) -> io::Result<Vec<Place>> {
+        let mut marked = Vec::new();
+        for policy in folders(&self.root)? {
+            let Ok(entries) = fs::read_dir(policy.join(MARKERS)) else {
+                continue;
+            };
+            for entry in entries {
+                let name = entry?.file_name();
+                if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) {
+                    marked.push(self.place(&name_of(&policy), pid));
+                }
+            }
+        }
+        Ok(marked)
+    }
+
+    /// Removes kept sums that were written before this time.
+    pub(crate) fn remove_old_sums(&self, before: Duration) -> io::Result<()> {
+        for policy in folders(&self.root)? {
+            let Ok(entries) = fs::read_dir(policy.join(SUMS)) else {
+                continue;
+            };
+            for entry in entries {
+                let entry = entry?;
+                // It may be gone meanwhile.
+                if entry
+                    .metadata()
+                    .is_ok_and(|found| modified(&found) < before)
+                {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers for metrics.
+    pub(crate) fn write_counters(&self) -> io::Result<()> {
+        replace(
+            &self.root.join("metrics.prom"),
+            self.counters.text().as_bytes(),
+        )
+    }
+
+    /// All recordings, and parts of some.
+    pub(crate) fn files(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for policy in folders(&self.root)? {
+            for date in folders(&policy)? {
+                for entry in fs::read_dir(&date)? {
+                    let entry = entry?;
+                    let name = entry.file_name();
+                    let name = name.to_string_lossy();
+                    if !name.trim_end_matches(PART).ends_with(TRACE) {
+                        continue;
+                    }
+                    // It may be gone meanwhile.
+                    let Ok(metadata) = entry.metadata() else {
+                        continue;
+                    };
+                    found.push(Found {
+                        policy: name_of(&policy),
+                        path: entry.path(),
+                        bytes: metadata.len(),
+                        modified: modified(&metadata),
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A file that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) policy: String,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    /// Since the Unix epoch.
+    pub(crate) modified: Duration,
+}
+
+// === impl Found ===
+
+impl Found {
+    pub(crate) fn name(&self) -> String {
+        name_of(&self.path)
+    }
+
+    /// The pid of its process, by its name.
+    fn pid(&self) -> Option<u32> {
+        let name = self.name();
+        let (_, pid) = name.split_once('-')?;
+        let end = pid.find(|character: char| !character.is_ascii_digit());
+        pid.get(..end.unwrap_or(pid.len()))?.parse().ok()
+    }
+
+    /// True if it is still written.
+    pub(crate) fn is_part(&self) -> bool {
+        self.name().ends_with(PART)
+    }
+}
+
+/// When a file was written, since the Unix epoch.
+fn modified(found: &fs::Metadata) -> Duration {
+    let time = found.modified().ok();
+    let time = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    time.unwrap_or_default()
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The folders in a folder, but hidden ones and links.
+fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if entry.file_type()?.is_dir() && !is_hidden {
+            folders.push(entry.path());
+        }
+    }
+    Ok(folders)
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o750).create(folder);
+    made.map_err(|error| {
+        let message = format!("{}: {error}", folder.display());
+        io::Error::new(error.kind(), message)
+    })
+}
+
+/// Puts a file in the place of an earlier one. At any time there is one of the two, whole.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(PART);
+    let part = PathBuf::from(part);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o640)
+        .open(&part)?;
+    file.write_all(bytes)?;
+    fs::rename(part, path)
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Begins a file.
+    pub(crate) fn begin(&self) -> io::Result<Recording> {
+        let begun = utc::now();
+        let folder = self.folder().join(utc::date(begun));
+        make(&folder)?;
+        let time = utc::time_of_day(begun);
+        for attempt in 1..=MOST_TRIES {
+            let more = match attempt {
+                1 => String::new(),
+                _ => format!("-{attempt}"),
+            };
+            let path = folder.join(format!("{time}Z-{}{more}{TRACE}", self.pid));
+            let part = path.with_file_name(name_of(&path) + PART);
+            if path.exists() {
+                continue;
+            }
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o640)
+                .open(&part);
+            match file {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                file => {
+                    return Ok(Recording {
+                        place: self.clone(),
+                        file: file?,
+                        path,
+                        bytes: 0,
+                        begun,
+                    });
+                }
+            }
+        }
+        Err(io::Error::other("there are too many files of this time"))
+    }
+
+    /// The folder of the policy.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.store.root.join(&self.policy)
+    }
+
+    /// A hidden folder of the policy, for what is no recording.
+    pub(crate) fn hidden_folder(&self, name: &str) -> io::Result<PathBuf> {
+        let folder = self.folder().join(name);
+        make(&folder)?;
+        Ok(folder)
+    }
+
+    /// Marks the process as one that is recorded. Returns the time up to which an earlier relay has
+    /// recorded it, if one has and the process had not ended.
+    pub(crate) fn begin_process(&self) -> io::Result<Option<Duration>> {
+        let marker = self.hidden_folder(MARKERS)?.join(self.pid.to_string());
+        let before = match fs::metadata(&marker) {
+            Ok(found) => Some(modified(&found).max(self.newest()?)),
+            Err(_) => None,
+        };
+        replace(&marker, b"")?;
+        Ok(before)
+    }
+
+    /// Removes the mark: the process has ended, or is not traced any more.
+    pub(crate) fn end_process(&self) {
+        let removed = self
+            .hidden_folder(MARKERS)
+            .and_then(|folder| fs::remove_file(folder.join(self.pid.to_string())));
+        if let Err(error) = removed {
+            tracing::debug!(policy = self.policy, pid = self.pid, %error, "no mark to remove");
+        }
+    }
+
+    /// When the newest file of the process was written.
+    fn newest(&self) -> io::Result<Duration> {
+        let files = self.store.files()?.into_iter();
+        let own = files.filter(|file| file.policy == self.policy && file.pid() == Some(self.pid));
+        Ok(own.map(|file| file.modified).max().unwrap_or_default())
+    }
+
+    /// Notes that something is in no file.
+    pub(crate) fn note(&self, loss: &Loss) {
+        self.store.counters.change(&self.policy, |numbers| {
+            numbers.gaps += 1;
+            numbers.lost = numbers.lost.saturating_add(loss.events);
+        });
+        tracing::warn!(
+            policy = self.policy,
+            pid = loss.pid,
+            events = loss.events,
+            why = loss.why,
+            "not recorded"
+        );
+        let written = make(&self.folder()).and_then(|()| loss.append(&self.folder()));
+        if let Err(error) = written {
+            tracing::error!(policy = self.policy, %error, "cannot note what was not recorded");
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.store.counters
+    }
+}
+
+// === impl Recording ===
+
+impl Recording {
+    /// Makes the file whole. Returns its path.
+    pub(crate) fn finish(self) -> io::Result<PathBuf> {
+        let Self {
+            place, path, bytes, ..
+        } = self;
+        let part = path.with_file_name(name_of(&path) + PART);
+        fs::rename(part, &path)?;
+        place.counters().change(&place.policy, |numbers| {
+            numbers.files += 1;
+            numbers.bytes = numbers.bytes.saturating_add(bytes);
+        });
+        Ok(path)
+    }
+
+    /// Removes the file.
+    pub(crate) fn abandon(self) {
+        let part = self.path.with_file_name(name_of(&self.path) + PART);
+        // Retention removes it otherwise.
+        let _ = fs::remove_file(part);
+    }
+
+    /// The path that it will have.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl io::Write for Recording {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn store(root: &Path) -> Store {
+        Store::open(root, Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_whole_or_a_part_and_parts_are_whole_for_the_next_relay() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("relay");
+        let first = store(&root);
+        let place = first.place("p", 7);
+        let mut recording = place.begin().unwrap();
+        recording.write_all(b"abc").unwrap();
+        let part = first.files().unwrap();
+        assert!(part[0].is_part() && part[0].bytes == 3 && part[0].policy == "p");
+        // Of the same time: another name.
+        let other = place.begin().unwrap().finish().unwrap();
+        let path = recording.finish().unwrap();
+        assert_ne!(path, other);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        assert!(first.files().unwrap().iter().all(|file| !file.is_part()));
+        let cut = place.begin().unwrap();
+        let cut = cut.path().to_owned();
+        assert!(!cut.exists());
+        store(&root);
+        assert!(cut.exists());
+    }
+
+    #[test]
+    fn a_process_is_marked_until_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = store(dir.path());
+        let place = first.place("p", 7);
+        assert_eq!(place.begin_process().unwrap(), None);
+        place.begin().unwrap().finish().unwrap();
+        // The next relay.
+        let next = store(dir.path());
+        let marked = next.marked().unwrap();
+        assert_eq!(
+            (marked.len(), marked[0].pid, &*marked[0].policy),
+            (1, 7, "p")
+        );
+        assert!(marked[0].begin_process().unwrap() > Some(Duration::from_secs(1)));
+        marked[0].end_process();
+        assert!(next.marked().unwrap().is_empty());
+        assert_eq!(place.begin_process().unwrap(), None);
+    }
+
+    #[test]
+    fn losses_are_counted_and_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let place = store.place("p", 7);
+        let times = (Duration::from_millis(5), Duration::from_millis(9));
+        place.note(&Loss::new(7, times, 3, "x\ny"));
+        let text = fs::read_to_string(dir.path().join("p/losses.jsonl")).unwrap();
+        let expected = "{\"pid\":7,\"since_ms\":5,\"until_ms\":9,\"events\":3,\"why\":\"x\\ny\"}\n";
+        assert_eq!(text, expected);
+        store.write_counters().unwrap();
+        let metrics = fs::read_to_string(dir.path().join("metrics.prom")).unwrap();
+        assert!(metrics.contains("xray_relay_lost_events_total{policy=\"p\"} 3"));
+    }
+}

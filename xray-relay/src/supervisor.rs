@@ -1,0 +1,258 @@
+//! Which recorders there are: one for each process that a policy with files traces. Each second the
+//! supervisor asks the daemon which these are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use xrayd_proto::v1::{ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus};
+
+use crate::config::Config;
+use crate::daemon::Daemon;
+use crate::recorder::{self, Order, Periods};
+use crate::retention::{self, Keep, KeepAll};
+use crate::store::Store;
+
+/// The time between two questions about processes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same while no policy has files.
+const LOOK_RARELY: Duration = Duration::from_secs(5);
+/// The questions between two looks at what is kept.
+const RETAIN_EVERY: u32 = 10;
+/// The looks in a row in which a process is not traced until its recorder ends. A daemon that
+/// starts takes a moment to find its processes.
+const MOST_MISSED: u32 = 3;
+/// How long recorders may take to end when the relay does.
+const END_TIME: Duration = Duration::from_secs(20);
+
+/// Starts and ends recorders.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    daemon: Daemon,
+    store: Store,
+    all: KeepAll,
+    /// By policy and process.
+    recorders: BTreeMap<(String, u32), Running>,
+    /// What is kept of each policy that has files.
+    keep: BTreeMap<String, Keep>,
+    /// True while the daemon does not answer.
+    is_silent: bool,
+    /// True until the processes of an earlier relay were looked at.
+    has_earlier: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    what: (Mode, Periods),
+    /// The looks in a row in which the process was not among the traced ones.
+    missed: u32,
+    orders: watch::Sender<Order>,
+    task: JoinHandle<()>,
+}
+
+// === impl Supervisor ===
+
+impl Supervisor {
+    pub(crate) fn new(daemon: Daemon, store: Store, config: &Config) -> Self {
+        let bytes = |mib: u64| mib.saturating_mul(1 << 20);
+        Self {
+            daemon,
+            store,
+            all: KeepAll {
+                bytes: bytes(config.keep_mib),
+                leave: bytes(config.leave_mib),
+            },
+            recorders: BTreeMap::new(),
+            keep: BTreeMap::new(),
+            is_silent: false,
+            has_earlier: true,
+        }
+    }
+
+    /// Runs until `stopped`, and ends all recorders then.
+    pub(crate) async fn run(mut self, stopped: impl Future<Output = ()>) {
+        let mut stopped = std::pin::pin!(stopped);
+        for round in 0_u32.. {
+            self.look().await;
+            if round % RETAIN_EVERY == 0 {
+                self.retain();
+            }
+            let pause = match self.recorders.is_empty() && self.keep.is_empty() {
+                true => LOOK_RARELY,
+                false => LOOK_EVERY,
+            };
+            tokio::select! {
+                () = &mut stopped => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        for running in self.recorders.values() {
+            running.orders.send_replace(Order::Pause);
+        }
+        let ends = async {
+            for running in std::mem::take(&mut self.recorders).into_values() {
+                // The panic hook has logged a panic.
+                let _ = running.task.await;
+            }
+        };
+        if tokio::time::timeout(END_TIME, ends).await.is_err() {
+            tracing::warn!("some recorders did not end in time: their files are cut");
+        }
+        self.retain();
+    }
+
+    /// Asks which processes are traced, and starts and ends recorders.
+    async fn look(&mut self) {
+        let listed = self
+            .daemon
+            .rpc()
+            .list_policies(ListPoliciesRequest::default())
+            .await;
+        let policies = match listed {
+            Ok(listed) => {
+                if std::mem::take(&mut self.is_silent) {
+                    tracing::info!("the daemon answers again");
+                }
+                listed.into_inner().policies
+            }
+            Err(status) => {
+                // The recorders notice by themselves that their streams end.
+                if !std::mem::replace(&mut self.is_silent, true) {
+                    tracing::warn!(why = status.message(), "the daemon does not answer");
+                }
+                return;
+            }
+        };
+        self.keep.clear();
+        let mut wanted = BTreeMap::new();
+        for policy in policies {
+            self.note(policy, &mut wanted);
+        }
+        self.end_others(&wanted).await;
+        if std::mem::take(&mut self.has_earlier) {
+            self.finish_earlier(&wanted);
+        }
+        for (key, what) in wanted {
+            if !self.recorders.contains_key(&key) {
+                self.start(key, what);
+            }
+        }
+        let mut counts = BTreeMap::<&str, u64>::new();
+        let names: BTreeSet<&str> = self.keep.keys().map(String::as_str).collect();
+        for (policy, _) in self.recorders.keys() {
+            *counts.entry(policy).or_default() += 1;
+        }
+        for policy in names {
+            let count = counts.get(policy).copied().unwrap_or(0);
+            self.store
+                .counters
+                .change(policy, |numbers| numbers.recorders = count);
+        }
+    }
+
+    /// Finishes the recordings of an earlier relay whose processes are not traced any more.
+    fn finish_earlier(&self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
+        let marked = self.store.marked().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot list the processes of an earlier relay");
+            Vec::new()
+        });
+        for place in marked {
+            if !wanted.contains_key(&(place.policy.clone(), place.pid)) {
+                let daemon = self.daemon.clone();
+                tokio::spawn(async move { recorder::finish(&daemon, &place).await });
+            }
+        }
+    }
+
+    /// Notes what a policy wants.
+    fn note(
+        &mut self,
+        policy: PolicyStatus,
+        wanted: &mut BTreeMap<(String, u32), (Mode, Periods)>,
+    ) {
+        let mode = policy.mode();
+        let PolicyStatus {
+            name,
+            traced,
+            output,
+            ..
+        } = policy;
+        let Some(output) = output.filter(|_| is_plain(&name)) else {
+            return;
+        };
+        let PolicyOutput {
+            every_ns,
+            file_bytes,
+            keep_bytes,
+            keep_ns,
+        } = output;
+        self.keep.insert(
+            name.clone(),
+            Keep {
+                bytes: keep_bytes,
+                age: (keep_ns > 0).then(|| Duration::from_nanos(keep_ns)),
+            },
+        );
+        let periods = Periods {
+            every: Duration::from_nanos(every_ns),
+            file_bytes,
+        };
+        for pid in traced {
+            wanted.insert((name.clone(), pid), (mode, periods));
+        }
+    }
+
+    /// Ends recorders of processes that are not traced any more, or otherwise than before. Those
+    /// that have ended are removed.
+    async fn end_others(&mut self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
+        let mut ended = Vec::new();
+        for (key, running) in &mut self.recorders {
+            running.missed = match wanted.get(key) == Some(&running.what) {
+                true => 0,
+                false => running.missed + 1,
+            };
+            if running.missed >= MOST_MISSED {
+                running.orders.send_replace(Order::End);
+            }
+            if running.task.is_finished() {
+                ended.push(key.clone());
+            }
+        }
+        for key in ended {
+            if let Some(running) = self.recorders.remove(&key) {
+                // The panic hook has logged a panic.
+                let _ = running.task.await;
+            }
+        }
+    }
+
+    fn start(&mut self, key: (String, u32), what: (Mode, Periods)) {
+        let (policy, pid) = &key;
+        let (orders, received) = watch::channel(Order::GoOn);
+        let place = self.store.place(policy, *pid);
+        let task = recorder::run(self.daemon.clone(), place, what, received);
+        let running = Running {
+            what,
+            missed: 0,
+            orders,
+            task: tokio::spawn(task),
+        };
+        self.recorders.insert(key, running);
+    }
+
+    /// Removes old files, and writes the numbers for metrics.
+    fn retain(&self) {
+        let retained = retention::apply(&self.store, &self.keep, self.all)
+            .and_then(|()| self.store.write_counters());
+        if let Err(error) = retained {
+            tracing::error!(%error, "cannot remove old files, or write metrics");
+        }
+    }
+}
+
+/// True for a name that a policy can have. It becomes a folder's name.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.chars().all(is_plain)
+}
