@@ -13,6 +13,7 @@ mod lint;
 mod package;
 mod shell;
 mod soak;
+mod tarball;
 mod test;
 mod upstream;
 
@@ -48,6 +49,8 @@ enum Command {
     Upstream(upstream::Arguments),
     /// Builds the Debian package; with --test, tries it in a clean Debian
     Deb(deb::Arguments),
+    /// Packs statically linked programs; with --test, tries them in an empty root
+    Tarball(tarball::Arguments),
     /// Checks that imports keep to the order of the folders and go in no circles, and that text
     /// keeps to 100 columns
     Lint,
@@ -80,6 +83,7 @@ fn run(command: Command) -> Result<()> {
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),
         Command::Deb(arguments) => deb::run(&arguments),
+        Command::Tarball(arguments) => tarball::run(&arguments),
         Command::Lint => lint::run(),
         Command::Dependencies => dependencies::run(),
     }
