@@ -9,6 +9,7 @@
 //! * [`Target`]: a running program, which ends with its guard;
 //! * [`text_differences`], [`Sled`], [`ProcessState`]: changes in a process, and the absence of
 //!   changes;
+//! * [`Container`]: a booted systemd;
 //! * [`MemoryGroup`]: processes with little memory;
 //! * [`GroundTruth`]: the report of the program `counted` on its own calls;
 //! * [`scene`]: the daemon and the command line as processes;
@@ -18,6 +19,7 @@ mod ability;
 mod binaries;
 mod build;
 mod cache;
+mod container;
 mod debian;
 mod fixture;
 mod ground_truth;
@@ -43,6 +45,7 @@ pub use binaries::{
     copy_program, profile_dir, relay, shifted_xrayd, target_dir, workspace_dir, xrayctl, xrayd,
 };
 pub use build::build;
+pub use container::{Container, debian_root};
 pub use fixture::Fixture;
 pub use ground_truth::{CallEvent, EventKind, GroundTruth, SequenceHash, ThreadTruth};
 pub use memory_group::MemoryGroup;

@@ -21,6 +21,16 @@ const CHECK_TIME: Duration = Duration::from_secs(10);
 /// Options that a file cannot have.
 const NOT_IN_FILES: [&str; 4] = ["config", "print-config", "help", "version"];
 
+/// The begin of a file with all keys.
+const EXAMPLE_BEGIN: &str = "\
+# The configuration of xrayd. xrayd.toml(5) describes the keys. Each line without a space behind # is
+# a key with its default. A value in capital letters stands for one that has no default.
+#
+# A change takes effect at `systemctl reload xrayd`. The daemon then goes on with all sessions.
+";
+/// Longest line of a comment in a file with all keys, in bytes.
+const COMMENT_WIDTH: usize = 100;
+
 /// The configuration, and where its values come from.
 #[derive(Debug)]
 pub struct Configured {
@@ -228,6 +238,54 @@ pub fn keys() -> Vec<FileKey> {
     keys.collect()
 }
 
+/// A file with all keys and their defaults, as comments.
+pub fn example() -> String {
+    let mut text = String::from(EXAMPLE_BEGIN);
+    let command = Config::command();
+    for (name, kind) in known() {
+        let mut options = command.get_arguments();
+        let Some(option) = options.find(|option| option.get_long() == Some(name.as_str())) else {
+            continue;
+        };
+        let help = option
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let place = option.get_value_names().and_then(|names| names.first());
+        let place = place.map_or("VALUE", |name| name.as_str());
+        let values = option.get_possible_values();
+        let values: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+        let help = match values.as_slice() {
+            [] => help,
+            // `true|false` has several spellings.
+            _ if place.contains('|') => format!("{help} [possible values: {place}]"),
+            values => format!("{help} [possible values: {}]", values.join(", ")),
+        };
+        let default = option.get_default_values().first();
+        let value = match (kind, default) {
+            (Kind::Several, _) => "[]".to_owned(),
+            (Kind::One, Some(default)) => quoted(&default.to_string_lossy()),
+            // It stands for a value. The help says what holds without one.
+            (Kind::One, None) => quoted(place),
+        };
+        text += &format!("\n{}#{name} = {value}\n", as_comment(&help));
+    }
+    text
+}
+
+/// The lines of a text, each with the sign of a comment in front.
+fn as_comment(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::from("#"));
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > COMMENT_WIDTH {
+            lines += &format!("{line}\n");
+            line = String::from("#");
+        }
+        line += &format!(" {word}");
+    }
+    lines + &line + "\n"
+}
+
 /// The values that an option may have, and the one that it has by itself, as sentences.
 fn facts_of(option: &clap::Arg) -> String {
     let values = option.get_possible_values();
@@ -418,6 +476,47 @@ mod tests {
             Config {
                 config: again.config.config.clone(),
                 ..config.clone()
+            }
+        );
+    }
+
+    #[test]
+    fn the_committed_example_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/xrayd.toml");
+        let current = example();
+        if env::var_os("XRAYD_BLESS").is_some() {
+            fs::write(&path, &current).unwrap();
+        }
+        let is_current = fs::read_to_string(&path).is_ok_and(|committed| committed == current);
+        assert!(
+            is_current,
+            "packaging/xrayd.toml is not current: XRAYD_BLESS=1 cargo test -p xrayd writes it anew"
+        );
+    }
+
+    #[test]
+    fn the_example_has_the_defaults() {
+        let as_it_is = configured(&example(), &[]).unwrap().config;
+        let has_no_default = |line: &str| {
+            line.ends_with(|c: char| c == '"') && {
+                let value = line.split('"').nth(1).unwrap_or_default();
+                value.chars().all(|c| c.is_ascii_uppercase())
+            }
+        };
+        let lines = example();
+        let keys = lines.lines().filter_map(|line| line.strip_prefix('#'));
+        let keys: Vec<&str> = keys
+            .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+            .collect();
+        assert_eq!(keys.len(), known().len(), "{lines}");
+        let defaults = keys.into_iter().filter(|line| !has_no_default(line));
+        let text = defaults.collect::<Vec<_>>().join("\n");
+        let config = configured(&text, &[]).unwrap().config;
+        assert_eq!(
+            config,
+            Config {
+                config: config.config.clone(),
+                ..as_it_is
             }
         );
     }

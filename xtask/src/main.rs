@@ -3,14 +3,17 @@
 mod bench;
 mod bless;
 mod columns;
+mod deb;
 mod demo;
 mod dependencies;
 mod failed_tests;
 mod fuzz;
 mod gen_proto;
 mod lint;
+mod package;
 mod shell;
 mod soak;
+mod tarball;
 mod test;
 mod upstream;
 
@@ -44,6 +47,10 @@ enum Command {
     Soak(soak::Arguments),
     /// Runs LLVM's own tests of llvm-xray, from a checkout of LLVM, with xrayctl in its place
     Upstream(upstream::Arguments),
+    /// Builds the Debian package; with --test, tries it in a clean Debian
+    Deb(deb::Arguments),
+    /// Packs statically linked programs; with --test, tries them in an empty root
+    Tarball(tarball::Arguments),
     /// Checks that imports keep to the order of the folders and go in no circles, and that text
     /// keeps to 100 columns
     Lint,
@@ -75,6 +82,8 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),
+        Command::Deb(arguments) => deb::run(&arguments),
+        Command::Tarball(arguments) => tarball::run(&arguments),
         Command::Lint => lint::run(),
         Command::Dependencies => dependencies::run(),
     }

@@ -216,7 +216,7 @@ fn check_aarch64() -> Result<()> {
 }
 
 /// Installs the standard library of another processor, where the toolchain has none yet.
-fn install_target(target: &str) -> Result<()> {
+pub(crate) fn install_target(target: &str) -> Result<()> {
     let sysroot = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", target])
         .output()?;

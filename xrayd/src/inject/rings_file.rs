@@ -37,7 +37,7 @@ use crate::{
     target::{Maps, Threads, open_map_file},
 };
 
-const PAGE: i64 = 4096;
+const PAGE: u64 = 4096;
 /// Start of the names that [`RingsFile::new_name`] makes.
 const NAME: &str = "xrayd-rings:";
 /// Bytes of such a name, with the zero at its end.
@@ -200,8 +200,8 @@ impl RingsFile {
             }
             let end = seek(begin, Whence::SeekHole).unwrap_or(range.end);
             // The target can take the part away meanwhile.
-            let page = begin / PAGE.unsigned_abs() * PAGE.unsigned_abs();
-            let end = end.max(page + PAGE.unsigned_abs()).min(range.end);
+            let page = begin / PAGE * PAGE;
+            let end = end.max(page + PAGE).min(range.end);
             parts.push(begin..end);
             at = end;
         }
@@ -255,7 +255,9 @@ fn is_shared_memory(file: &File) -> Result<(), Unproven> {
         return Err(Unproven::Other("a file of a file system"));
     }
     let system = fstatfs(file)?;
-    if system.filesystem_type() != TMPFS_MAGIC || system.block_size() != PAGE {
+    // The C libraries declare the size with different types.
+    let block_size = u64::try_from(system.block_size());
+    if system.filesystem_type() != TMPFS_MAGIC || block_size != Ok(PAGE) {
         return Err(Unproven::Other("memory with pages of another size"));
     }
     Ok(())

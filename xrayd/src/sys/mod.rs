@@ -11,6 +11,7 @@ mod clock;
 mod collect_child;
 mod descriptors;
 mod held_signals;
+mod ioctl;
 mod memory;
 mod naming;
 mod peer;

@@ -4,10 +4,11 @@ use std::{fs::File, io, os::fd::AsRawFd as _};
 
 use nix::{errno::Errno, libc};
 
+use super::ioctl::request;
 use crate::pid::{Pid, Tid};
 
 /// `NS_GET_PID_FROM_PIDNS`, Linux 6.11: include/uapi/linux/nsfs.h.
-const GET_PID_FROM: libc::Ioctl = 0x8004_b706;
+const GET_PID_FROM: libc::Ioctl = request(0x8004_b706);
 
 /// A pid namespace, held by a descriptor.
 #[derive(Debug)]

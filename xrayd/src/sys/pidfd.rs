@@ -16,11 +16,12 @@ use nix::{
     sys::socket::{getsockopt, sockopt::PeerPidfd},
 };
 
+use super::ioctl::request;
 use crate::pid::{Pid, Tid};
 
 /// `PIDFD_GET_INFO` for the first version of [`Info`], and the bit that asks for the exit code:
 /// include/uapi/linux/pidfd.h of Linux 6.15.
-const GET_INFO: libc::Ioctl = 0xc040_ff0b;
+const GET_INFO: libc::Ioctl = request(0xc040_ff0b);
 const INFO_EXIT: u64 = 1 << 3;
 /// `PIDFD_THREAD`, Linux 6.9: include/uapi/linux/pidfd.h.
 const THREAD: i32 = libc::O_EXCL;

@@ -21,12 +21,12 @@ use nix::{libc, sys::ptrace};
 
 use super::{
     Gate, Hold, Registers, Result, Seccomp, Stopped, TraceError,
-    requests::{failed, set_signal_mask, traced},
+    requests::{Request, failed, set_signal_mask, traced},
 };
 use crate::{pid::Tid, sys::wait::Stop};
 
 /// include/uapi/linux/ptrace.h, Linux 5.3.
-const PTRACE_GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+const PTRACE_GET_SYSCALL_INFO: Request = 0x420e;
 const ENTRY: u8 = 1;
 /// include/uapi/linux/audit.h. A 32-bit call has the same registers and another meaning.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;

@@ -32,7 +32,9 @@ use nix::{libc, sys::ptrace};
 
 use self::error::Result;
 pub(crate) use self::error::TraceError;
-use self::requests::{failed, interrupt, regset, resume, set_signal_mask, signal_mask, stopped};
+use self::requests::{
+    Request, failed, interrupt, regset, resume, set_signal_mask, signal_mask, stopped,
+};
 use super::wait::{Stop, Waited, sleeps_uninterruptibly, wait_until};
 use crate::pid::Tid;
 
@@ -47,9 +49,9 @@ const NT_X86_SHSTK: usize = 0x204;
 /// More than the extended state of any processor: with AMX it takes 11 KiB.
 const XSTATE_MOST: usize = 1 << 14;
 /// include/uapi/linux/ptrace.h
-const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+const PTRACE_GET_RSEQ_CONFIGURATION: Request = 0x420f;
 /// include/uapi/linux/ptrace.h, Linux 6.4.
-const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: Request = 0x4211;
 
 /// Longest wait for the stop of a thread that did not reach its stop in time.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
@@ -421,7 +423,7 @@ impl Stopped {
 
     /// Resumes the thread with one of ptrace's requests, up to its next stop. If the stop does not
     /// come in time, the thread is stopped wherever it is. If that fails, the thread is lost.
-    fn run(&mut self, request: libc::c_uint, since: Instant, patience: Duration) -> Result<Stop> {
+    fn run(&mut self, request: Request, since: Instant, patience: Duration) -> Result<Stop> {
         self.check_held()?;
         resume(self.tid, request, std::mem::take(&mut self.signal))?;
         let mut waited = wait_until(self.tid, since, patience);

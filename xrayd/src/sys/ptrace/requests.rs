@@ -10,6 +10,16 @@ use crate::{
     sys::wait::{Stop, Waited},
 };
 
+/// The type of ptrace's requests. The C libraries declare it differently.
+#[cfg(target_env = "musl")]
+pub(super) type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+pub(super) type Request = libc::c_uint;
+
+/// As in linux/ptrace.h. For musl, libc has them with another type than ptrace's requests.
+const PTRACE_GETSIGMASK: Request = 0x420a;
+const PTRACE_SETSIGMASK: Request = 0x420b;
+
 pub(super) fn failed(tid: Tid, what: &'static str, errno: Errno) -> TraceError {
     match errno {
         Errno::ESRCH => TraceError::Gone(tid),
@@ -40,7 +50,7 @@ pub(super) fn interrupt(tid: Tid) -> Result<()> {
 }
 
 /// Resumes a stopped thread with one of ptrace's requests, and with a signal or 0.
-pub(super) fn resume(tid: Tid, request: libc::c_uint, signal: i32) -> Result<()> {
+pub(super) fn resume(tid: Tid, request: Request, signal: i32) -> Result<()> {
     // SAFETY: the requests used here take a signal number and touch none of our memory; the kernel
     // refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe { libc::ptrace(request, tid.as_raw(), 0usize, i64::from(signal)) };
@@ -79,7 +89,7 @@ pub(super) fn signal_mask(tid: Tid) -> Result<u64> {
     // size; the kernel refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe {
         libc::ptrace(
-            libc::PTRACE_GETSIGMASK,
+            PTRACE_GETSIGMASK,
             tid.as_raw(),
             8usize,
             (&raw mut mask).cast::<libc::c_void>(),
@@ -93,7 +103,7 @@ pub(super) fn set_signal_mask(tid: Tid, mask: u64) -> Result<()> {
     // that size; the kernel refuses if `tid` is not a stopped tracee of ours.
     let result = unsafe {
         libc::ptrace(
-            libc::PTRACE_SETSIGMASK,
+            PTRACE_SETSIGMASK,
             tid.as_raw(),
             8usize,
             (&raw const mask).cast::<libc::c_void>(),
