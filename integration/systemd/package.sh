@@ -29,14 +29,16 @@ before=$(remains)
 result "the root has no xrayd" [ -z "$before" ]
 
 result "the installation succeeds" apt install /xrayd-test/first.deb
-result "the socket listens, and no daemon runs" \
-    eval 'systemctl is-active --quiet xrayd.socket && ! systemctl is-active --quiet xrayd.service'
+result "the socket listens, and the relay runs" \
+    systemctl is-active --quiet xrayd.socket xray-relay.service
 result "the socket starts with the system, the other units do not" \
-    [ "$(systemctl is-enabled xrayd.socket xrayd.service xrayd-metrics.socket | tr '\n' ' ')" = "enabled disabled disabled " ]
+    [ "$(systemctl is-enabled xrayd.socket xray-relay.service xrayd.service xrayd-metrics.socket | tr '\n' ' ')" = "enabled enabled disabled disabled " ]
+# Its requests would start the daemon again.
+result "the relay can be disabled" systemctl disable --now xray-relay.service
 result "the configuration file is read and changes nothing" \
     eval 'xrayd --print-config | grep -q "xrayd.toml\" was read" && ! xrayd --print-config | grep -q "# file"'
 result "configuration files are marked" \
-    [ "$(dpkg-query --show --showformat='${Conffiles}' xrayd | grep -c /etc/xrayd/)" = 2 ]
+    [ "$(dpkg-query --show --showformat='${Conffiles}' xrayd | grep -c /etc/xrayd/)" = 3 ]
 dpkg --listfiles xrayd > /tmp/files
 for file in /usr/share/man/man1/xrayctl-record.1.gz /usr/share/man/man8/xrayd.8.gz \
     /usr/share/man/man5/xrayd.toml.5.gz /usr/share/man/man5/xrayd-policy.5.gz \
@@ -74,6 +76,8 @@ result "the socket listens" systemctl is-active --quiet xrayd.socket
 
 echo 'retain = "lots"' >> /etc/xrayd/xrayd.toml
 second=$(main_pid)
+result "a disabled relay stays disabled" \
+    eval '! systemctl is-enabled --quiet xray-relay.service && ! systemctl is-active --quiet xray-relay.service'
 result "an upgrade with a mistake in the configuration fails" \
     eval '! install_later'
 result "and says what to do" grep -q "run: dpkg --configure xrayd" /tmp/upgrade
@@ -110,7 +114,7 @@ result "and leaves nothing on" eval 'shows ready && ! shows traced && ! shows le
 result "the program lives" kill -0 "$pid"
 result "no daemon runs" eval '! ls -l /proc/[0-9]*/exe | grep -q /usr/bin/xrayd'
 result "only the configuration files remain of the package" \
-    [ "$(files | tr '\n' ' ')" = "/etc/xrayd/policies.d/README /etc/xrayd/xrayd.toml " ]
+    [ "$(files | tr '\n' ' ')" = "/etc/xrayd/access.toml /etc/xrayd/policies.d/README /etc/xrayd/xrayd.toml " ]
 result "and nothing in /run" [ ! -e /run/xrayd ]
 result "the state remains" [ -d /var/lib/xrayd ]
 

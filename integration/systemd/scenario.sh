@@ -114,6 +114,43 @@ systemctl reload xrayd.service
 result "a file with mistakes changes nothing" \
     eval 'within_a_minute has 3 && xrayctl policy status counted | grep -q "has mistakes"'
 result "and the check says so" eval '! xrayctl status --check > /dev/null'
+
+# Recordings, by the relay's unit, with a rule of access.
+systemctl restart xrayd.service
+cat > $policy <<POLICY
+name = "counted"
+[match]
+unit = "counted@*.service"
+exe = "/xrayd-test/program"
+[trace]
+mode = "profile"
+enable = "*"
+max_overhead = "2%"
+[output]
+every = "1s"
+POLICY
+xrayctl policy reload > /dev/null
+systemd-sysusers xray-relay.conf
+recordings() { xrayctl recordings list --json | grep -c '"name"'; }
+systemctl start xray-relay.service
+sleep 3
+result "without a rule of access the relay records nothing" [ "$(recordings)" = 0 ]
+cp /xrayd-test/access.toml /etc/xrayd/access.toml
+result "the rule is put in force" xrayctl access reload
+result "the relay records each instance" within_a_minute eval '[ "$(recordings)" -ge 6 ]'
+result "as files of its user" \
+    [ "$(stat --format='%U %a' "$(find /var/lib/xray-relay -name '*.xtrace' ! -path '*/.*' | head -1)")" = "xray-relay 640" ]
+systemctl kill --signal=KILL xray-relay.service
+killed=$(recordings)
+result "a relay that was killed goes on" within_a_minute eval '[ "$(recordings)" -gt $((killed + 3)) ]'
+result "nothing of it is missing" eval 'xrayctl recordings losses | grep -q "nothing is missing"'
+systemctl restart xrayd.service
+restarted=$(recordings)
+result "and so does one whose daemon is restarted" \
+    within_a_minute eval '[ "$(recordings)" -gt $((restarted + 3)) ]'
+result "the relay has no rights" \
+    eval 'grep -q "^CapEff:\s*0000000000000000" "/proc/$(systemctl show --value --property=MainPID xray-relay.service)/status"'
+result "the relay ends" systemctl stop xray-relay.service
 rm $policy
 xrayctl policy reload > /dev/null
 result "without its file the policy has nothing on" \

@@ -41,3 +41,19 @@ pub(crate) struct Config {
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: LevelFilter,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_manual_page_has_all_options() {
+        let page = include_str!("../../docs/man/xray-relay.8");
+        for option in Config::command().get_arguments() {
+            let name = option.get_long().unwrap().replace('-', r"\-");
+            assert!(page.contains(&format!(r"\-\-{name}")), "{name}: {page}");
+        }
+    }
+}

@@ -498,7 +498,7 @@ mod tests {
     fn the_example_has_the_defaults() {
         let as_it_is = configured(&example(), &[]).unwrap().config;
         let has_no_default = |line: &str| {
-            line.ends_with(|c: char| c == '"') && {
+            line.ends_with('"') && {
                 let value = line.split('"').nth(1).unwrap_or_default();
                 value.chars().all(|c| c.is_ascii_uppercase())
             }

@@ -11,7 +11,7 @@ use integration::workspace_dir;
 use crate::shell::{cargo, execute};
 
 /// The programs of both, each in the package of its name.
-pub(crate) const PROGRAMS: [&str; 2] = ["xrayd", "xrayctl"];
+pub(crate) const PROGRAMS: [&str; 3] = ["xrayd", "xrayctl", "xray-relay"];
 
 /// A program that this needs, and what installs it.
 pub(crate) struct Needed {

@@ -37,6 +37,8 @@ pub(crate) fn run(args: &Args, console: &mut Console) -> anyhow::Result<()> {
     std::fs::write(args.dir.join("xrayd.toml.5"), file_page).with_context(cannot)?;
     let access_page = manual::access_page();
     std::fs::write(args.dir.join("xrayd-access.5"), access_page).with_context(cannot)?;
+    let relay_page = manual::relay_page();
+    std::fs::write(args.dir.join("xray-relay.8"), relay_page).with_context(cannot)?;
     let policy_page = manual::policy_page();
     std::fs::write(args.dir.join("xrayd-policy.5"), policy_page).with_context(cannot)?;
     console.line(&format!("wrote the manual pages to {}", args.dir.display()))

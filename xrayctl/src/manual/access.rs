@@ -1,6 +1,6 @@
 //! xrayd-access(5): rules of access.
 
-use super::{KeyTable, page_of_file};
+use super::{KeyTable, page};
 
 /// The keys of a rule.
 const ACCESS_TABLES: [KeyTable; 3] = [
@@ -89,8 +89,8 @@ pub(crate) fn access_page() -> String {
          The file must belong to root or to the daemon's user, and no other user may write to it. \
          A running stream keeps the rights that it began with. xrayctl access check --as USER \
          answers what a user may do, and why.";
-    page_of_file(
-        ("xrayd-access", "rules of access for xrayd"),
+    page(
+        ("xrayd-access", "5", "rules of access for xrayd"),
         description,
         &ACCESS_TABLES,
         ACCESS_EXAMPLE,

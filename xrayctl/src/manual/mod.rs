@@ -3,6 +3,7 @@
 
 mod access;
 mod policy;
+mod relay;
 
 use std::io;
 
@@ -12,6 +13,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 pub(crate) use access::access_page;
 pub(crate) use policy::policy_page;
+pub(crate) use relay::relay_page;
 
 /// A section behind the options, or a table of a file: a title, a text, and a list of terms and
 /// their meanings.
@@ -191,17 +193,16 @@ pub(crate) fn daemon_page() -> io::Result<String> {
     Ok(definitions.clone() + &page.replace(&definitions, ""))
 }
 
-/// The page of a file of TOML: its name and title, what it is, its tables, an example, and related
-/// pages.
-fn page_of_file(
-    (name, title): (&str, &str),
+/// A page: its name, section and title, what it is about, its tables, an example, and related pages.
+fn page(
+    (name, section, title): (&str, &str, &str),
     description: &str,
     tables: &[KeyTable],
     example: &str,
     see_also: &str,
 ) -> String {
     let mut roff = Roff::new();
-    roff.control("TH", [name, "5"]);
+    roff.control("TH", [name, section]);
     roff.control("SH", ["NAME"]);
     roff.text([roman(format!("{name} - {title}"))]);
     roff.control("SH", ["DESCRIPTION"]);

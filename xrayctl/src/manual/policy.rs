@@ -1,9 +1,9 @@
 //! xrayd-policy(5): a tracing policy.
 
-use super::{KeyTable, page_of_file};
+use super::{KeyTable, page};
 
 /// The keys of a policy's tables: the table, its meaning, and its keys with theirs.
-const POLICY_TABLES: [KeyTable; 3] = [
+const POLICY_TABLES: [KeyTable; 4] = [
     (
         "",
         "",
@@ -96,6 +96,34 @@ const POLICY_TABLES: [KeyTable; 3] = [
             ("follow", "none, fork, exec or all. Without it: none."),
         ],
     ),
+    (
+        "[output]",
+        "The files that xray-relay(8) writes for the policy. Without this table it writes none. A \
+         policy in mode count has none.",
+        &[
+            (
+                "every",
+                "The time that a file covers, 1s or more. In mode profile, a file has the sums of \
+                 this time. In mode flight, it is a snapshot of it. In mode stream, the next file \
+                 begins after it. Without it: 1m, and 1h in mode stream.",
+            ),
+            (
+                "max_file",
+                "The size after which the next file of a stream begins, 1MiB or more. Without it: \
+                 64MiB.",
+            ),
+            (
+                "keep",
+                "The most bytes of all files of the policy, such as \"2GiB\". The oldest files go \
+                 first. Without it: 1GiB.",
+            ),
+            (
+                "keep_for",
+                "The age at which a file goes, such as \"168h\". Without it, files go for their \
+                 size alone.",
+            ),
+        ],
+    ),
 ];
 
 /// The page of a policy.
@@ -106,12 +134,12 @@ pub(crate) fn policy_page() -> String {
          file with mistakes changes nothing. xrayctl policy check FILE shows the mistakes of a \
          file, or the processes that it matches now. Where a list of texts is possible, a single \
          text is, too. Unknown keys are mistakes.";
-    page_of_file(
-        ("xrayd-policy", "tracing policy for xrayd"),
+    page(
+        ("xrayd-policy", "5", "tracing policy for xrayd"),
         description,
         &POLICY_TABLES,
         POLICY_EXAMPLE,
-        "xrayctl-policy(1), xrayd(8)",
+        "xrayctl-policy(1), xrayd(8), xray-relay(8)",
     )
 }
 
@@ -128,6 +156,10 @@ mode = "profile"
 enable = ["checkout::*", { module = "libpay.so.*" }]
 except = [{ function = "checkout::hot" }]
 max_overhead = "2%"
+
+[output]
+every = "1m"
+keep_for = "168h"
 "#;
 
 #[cfg(test)]
