@@ -193,7 +193,8 @@ pub(crate) fn daemon_page() -> io::Result<String> {
     Ok(definitions.clone() + &page.replace(&definitions, ""))
 }
 
-/// A page: its name, section and title, what it is about, its tables, an example, and related pages.
+/// A page: its name, section and title, what it is about, its tables, an example, and related
+/// pages.
 fn page(
     (name, section, title): (&str, &str, &str),
     description: &str,
