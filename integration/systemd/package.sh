@@ -33,6 +33,46 @@ result "the socket listens, and the relay runs" \
     systemctl is-active --quiet xrayd.socket xray-relay.service
 result "the socket starts with the system, the other units do not" \
     [ "$(systemctl is-enabled xrayd.socket xray-relay.service xrayd.service xrayd-metrics.socket | tr '\n' ' ')" = "enabled enabled disabled disabled " ]
+# The commands of docs/operating.md, on a service of that name.
+cat > /run/systemd/system/checkout@.service <<UNIT
+[Service]
+ExecStart=/bin/bash -c "{ until [ -e /tmp/checkout ]; do sleep 0.1; done; echo go; exec sleep infinity; } | /xrayd-test/program --threads 2 --calls 400"
+UNIT
+systemctl daemon-reload
+systemctl start checkout@1 checkout@2
+# Each command with the lines of its here-document.
+commands() {
+    sed -n '/^```console$/,/^```$/p' /xrayd-test/operating.md | grep -v '^```' |
+        awk '/^\$ / { if (text != "") printf "%s%c", text, 0; text = substr($0, 3); next }
+            { text = text "\n" $0 }
+            END { printf "%s%c", text, 0 }'
+}
+sudo() { "$@"; }
+export -f sudo
+mapfile -d '' guide < <(commands)
+result "the guide has ten commands" [ ${#guide[@]} = 10 ]
+for command in "${guide[@]}"; do
+    case "$command" in
+        *"apt install"*) continue ;;
+        *"policy status"*)
+            within_a_minute eval 'xrayctl policy status checkout | grep -q "2 matched, 2 traced"'
+            touch /tmp/checkout
+            ;;
+        *"recordings list"*)
+            sed -i 's/every = "1m"/every = "1s"/' /etc/xrayd/policies.d/checkout.toml
+            xrayctl policy reload > /dev/null
+            within_a_minute eval '[ "$(xrayctl recordings list --json | grep -c "\"name\"")" -ge 4 ]'
+            ;;
+    esac
+    result "the guide's command succeeds: ${command%%$'\n'*}" eval "$command > /tmp/guide"
+    case "$command" in
+        *"policy status"*) result "two instances are traced" grep -q "2 traced" /tmp/guide ;;
+        *"recordings list"*) result "there are recordings" grep -q xtrace /tmp/guide ;;
+        *account*) result "the functions are in them" grep -q "work::" /tmp/guide ;;
+    esac
+done
+result "the instances are released" eval '! xrayctl ps | grep checkout@ | grep -q traced'
+systemctl stop checkout@1 checkout@2
 # Its requests would start the daemon again.
 result "the relay can be disabled" systemctl disable --now xray-relay.service
 result "the configuration file is read and changes nothing" \

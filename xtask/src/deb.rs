@@ -128,6 +128,8 @@ fn test(package: &Path, later: &Path) -> Result<()> {
     container.copy(package, "xrayd-test/first.deb")?;
     container.copy(later, "xrayd-test/second.deb")?;
     container.copy(&build(Fixture::Counted)?, "xrayd-test/program")?;
+    let guide = workspace_dir().join("docs/operating.md");
+    container.copy(&guide, "xrayd-test/operating.md")?;
     let passed = container.run(&workspace_dir().join("integration/systemd/package.sh"))?;
     say(&format!("the package passed {passed} checks"))
 }
