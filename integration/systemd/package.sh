@@ -47,6 +47,7 @@ commands() {
             { text = text "\n" $0 }
             END { printf "%s%c", text, 0 }'
 }
+step() { eval "$1" > /tmp/guide; }
 sudo() { "$@"; }
 export -f sudo
 mapfile -d '' guide < <(commands)
@@ -64,7 +65,7 @@ for command in "${guide[@]}"; do
             within_a_minute eval '[ "$(xrayctl recordings list --json | grep -c "\"name\"")" -ge 4 ]'
             ;;
     esac
-    result "the guide's command succeeds: ${command%%$'\n'*}" eval "$command > /tmp/guide"
+    result "the guide's command succeeds: ${command%%$'\n'*}" step "$command"
     case "$command" in
         *"policy status"*) result "two instances are traced" grep -q "2 traced" /tmp/guide ;;
         *"recordings list"*) result "there are recordings" grep -q xtrace /tmp/guide ;;
@@ -154,7 +155,7 @@ result "and leaves nothing on" eval 'shows ready && ! shows traced && ! shows le
 result "the program lives" kill -0 "$pid"
 result "no daemon runs" eval '! ls -l /proc/[0-9]*/exe | grep -q /usr/bin/xrayd'
 result "only the configuration files remain of the package" \
-    [ "$(files | tr '\n' ' ')" = "/etc/xrayd/access.toml /etc/xrayd/policies.d/README /etc/xrayd/xrayd.toml " ]
+    [ "$(files | sort | tr '\n' ' ')" = "/etc/xrayd/access.toml /etc/xrayd/policies.d/README /etc/xrayd/xrayd.toml " ]
 result "and nothing in /run" [ ! -e /run/xrayd ]
 result "the state remains" [ -d /var/lib/xrayd ]
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::transport::{Channel, Endpoint, Uri};
 use xrayd_proto::MAX_MESSAGE_BYTES;
 use xrayd_proto::v1::xrayd_client::XraydClient;
@@ -26,7 +27,14 @@ pub(crate) struct Daemon(Arc<Inner>);
 struct Inner {
     channels: Vec<Channel>,
     next: AtomicUsize,
+    /// The connection of the supervisor, which no recorder uses.
+    own: Channel,
+    /// The places for requests that the daemon bounds for each user.
+    places: Semaphore,
 }
+
+/// The requests under way at a time, streams aside. The daemon admits 16 of a user.
+const REQUESTS: usize = 8;
 
 // === impl Daemon ===
 
@@ -37,7 +45,20 @@ impl Daemon {
         Self(Arc::new(Inner {
             channels: channels.collect(),
             next: AtomicUsize::new(0),
+            own: channel(socket.to_owned()),
+            places: Semaphore::new(REQUESTS),
         }))
+    }
+
+    /// A client over the supervisor's own connection.
+    pub(crate) fn own_rpc(&self) -> Rpc {
+        XraydClient::new(self.0.own.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// Waits for a place for a request.
+    pub(crate) async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.0.places.acquire().await.ok()
     }
 
     /// A client over the next of the connections.

@@ -61,8 +61,12 @@ fn main() -> ExitCode {
 
 fn run(config: Config) -> anyhow::Result<()> {
     let counters = Arc::new(Counters::default());
-    let store = Store::open(&config.folder, Arc::clone(&counters))
-        .with_context(|| format!("cannot use the folder {}", config.folder.display()))?;
+    let store = Store::open(
+        &config.folder,
+        config.leave_mib.saturating_mul(1 << 20),
+        Arc::clone(&counters),
+    )
+    .with_context(|| format!("cannot use the folder {}", config.folder.display()))?;
     // Files are written by the threads of the runtime: one that waits for a disk leaves another.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use crate::store::{Found, Store};
+use crate::store::{Found, Store, free_bytes};
 use crate::utc;
 
 /// How much is kept of a policy.
@@ -35,12 +35,15 @@ pub(crate) fn apply(
     all: KeepAll,
 ) -> io::Result<()> {
     let mut files = store.files()?;
-    let free = free_bytes(store)?;
+    let free = free_bytes(store.root())?;
     let removed = to_remove(&mut files, policies, all, (utc::now(), free));
     for file in &removed {
         match fs::remove_file(&file.path) {
             // Somebody has removed it.
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::error!(file = %file.path.display(), %error, "cannot remove a file");
+                continue;
+            }
             _ => store
                 .counters
                 .change(&file.policy, |numbers| numbers.removed += 1),
@@ -49,6 +52,9 @@ pub(crate) fn apply(
         if let Some(day) = file.path.parent() {
             let _ = fs::remove_dir(day);
         }
+    }
+    if !removed.is_empty() {
+        tracing::info!(files = removed.len(), "removed the oldest recordings");
     }
     store.remove_old_sums(utc::now().saturating_sub(SUMS_AGE))?;
     let mut kept = BTreeMap::<&str, u64>::new();
@@ -64,11 +70,6 @@ pub(crate) fn apply(
             .change(policy, |numbers| numbers.kept_bytes = bytes);
     }
     Ok(())
-}
-
-fn free_bytes(store: &Store) -> io::Result<u64> {
-    let found = nix::sys::statvfs::statvfs(store.root())?;
-    Ok(found.blocks_available() * found.fragment_size())
 }
 
 /// The files to remove, which are not in `files` any more.
@@ -90,7 +91,7 @@ fn to_remove(
     });
     // The bytes beyond what is kept, of each policy. The oldest files come first.
     let mut beyond = BTreeMap::<String, u64>::new();
-    for file in files.iter() {
+    for file in files.iter().filter(|file| !file.is_part()) {
         *beyond.entry(file.policy.clone()).or_default() += file.bytes;
     }
     for (policy, bytes) in &mut beyond {
@@ -100,7 +101,8 @@ fn to_remove(
     remove(files, &mut |file| {
         take(beyond.entry(file.policy.clone()).or_default(), file.bytes)
     });
-    let total: u64 = files.iter().map(|file| file.bytes).sum();
+    let whole = files.iter().filter(|file| !file.is_part());
+    let total: u64 = whole.map(|file| file.bytes).sum();
     let lacking = all.leave.saturating_sub(free);
     let mut beyond = total.saturating_sub(all.bytes).max(lacking);
     remove(files, &mut |file| take(&mut beyond, file.bytes));

@@ -6,7 +6,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
+
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::counters::Counters;
 use crate::losses::Loss;
@@ -16,8 +18,10 @@ use crate::utc;
 const MARKERS: &str = ".active";
 /// The folder of a policy with the sums of its processes.
 pub(crate) const SUMS: &str = ".sums";
-/// The end of the name of a file that is not whole.
+/// The end of the name of a file that is not whole, and can be read up to its end: a stream.
 pub(crate) const PART: &str = ".part";
+/// The end of the name of a file that is of no use until it is whole.
+const UNFINISHED: &str = ".unfinished";
 /// The end of the name of a recording.
 pub(crate) const TRACE: &str = ".xtrace";
 /// The most files with one time and process.
@@ -28,6 +32,10 @@ const MOST_TRIES: u32 = 100;
 pub(crate) struct Store {
     root: PathBuf,
     pub(crate) counters: Arc<Counters>,
+    /// Bytes of the disk that stay free.
+    leave: u64,
+    /// Keeps other relays out of the folder.
+    _lock: Arc<Flock<File>>,
 }
 
 /// The files of one process for one policy.
@@ -43,31 +51,60 @@ pub(crate) struct Place {
 pub(crate) struct Recording {
     place: Place,
     file: File,
-    /// The name without [`PART`].
+    /// The name that it will have, and the one that it has now.
     path: PathBuf,
+    now: PathBuf,
     bytes: u64,
     pub(crate) begun: Duration,
+    /// True if the file is removed when this is dropped.
+    is_removed: bool,
+}
+
+/// What a file is before it is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// A recording up to its end.
+    Readable,
+    /// Of no use.
+    Useless,
 }
 
 // === impl Store ===
 
 impl Store {
-    /// Opens the folder. Files that an earlier relay has left are whole from now on: they can be
-    /// read up to their ends.
+    /// Opens the folder, in which `leave` bytes of the disk stay free. Streams that an earlier
+    /// relay has left are whole from now on: they can be read up to their ends.
     ///
     /// # Errors
-    /// The folder cannot be made, or not be written to.
-    pub(crate) fn open(root: &Path, counters: Arc<Counters>) -> io::Result<Self> {
+    /// The folder cannot be made, or not be written to, or another relay uses it.
+    pub(crate) fn open(root: &Path, leave: u64, counters: Arc<Counters>) -> io::Result<Self> {
         make(root)?;
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o640)
+            .open(root.join(".lock"))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| io::Error::other(format!("another relay uses it: {errno}")))?;
         let this = Self {
             root: root.to_owned(),
             counters,
+            leave,
+            _lock: Arc::new(lock),
         };
         // Tells at once if the folder cannot be written to.
         this.write_counters()?;
         for file in this.files()? {
-            if let Some(name) = file.name().strip_suffix(PART) {
+            let name = file.name();
+            if name.ends_with(UNFINISHED) {
+                fs::remove_file(&file.path)?;
+            } else if let Some(name) = name.strip_suffix(PART) {
                 fs::rename(&file.path, file.path.with_file_name(name))?;
+                // The process was recorded up to here.
+                if let Some(pid) = file.pid() {
+                    this.place(&file.policy, pid).mark(file.modified)?;
+                }
             }
         }
         Ok(this)
@@ -132,16 +169,19 @@ impl Store {
         )
     }
 
-    /// All recordings, and parts of some.
+    /// All recordings, and parts of some. What cannot be read is left out.
     pub(crate) fn files(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         for policy in folders(&self.root)? {
-            for date in folders(&policy)? {
-                for entry in fs::read_dir(&date)? {
-                    let entry = entry?;
+            for date in folders(&policy).unwrap_or_default() {
+                let Ok(entries) = fs::read_dir(&date) else {
+                    continue;
+                };
+                for entry in entries.flatten() {
                     let name = entry.file_name();
                     let name = name.to_string_lossy();
-                    if !name.trim_end_matches(PART).ends_with(TRACE) {
+                    let whole = name.trim_end_matches(PART).trim_end_matches(UNFINISHED);
+                    if !whole.ends_with(TRACE) {
                         continue;
                     }
                     // It may be gone meanwhile.
@@ -188,15 +228,22 @@ impl Found {
 
     /// True if it is still written.
     pub(crate) fn is_part(&self) -> bool {
-        self.name().ends_with(PART)
+        let name = self.name();
+        name.ends_with(PART) || name.ends_with(UNFINISHED)
     }
 }
 
 /// When a file was written, since the Unix epoch.
 fn modified(found: &fs::Metadata) -> Duration {
     let time = found.modified().ok();
-    let time = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    let time = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     time.unwrap_or_default()
+}
+
+/// Bytes of the disk of a folder that are free.
+pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let found = nix::sys::statvfs::statvfs(folder)?;
+    Ok(found.blocks_available() * found.fragment_size())
 }
 
 fn name_of(path: &Path) -> String {
@@ -207,10 +254,9 @@ fn name_of(path: &Path) -> String {
 /// The folders in a folder, but hidden ones and links.
 fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
+    for entry in fs::read_dir(folder)?.flatten() {
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if entry.file_type()?.is_dir() && !is_hidden {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_hidden {
             folders.push(entry.path());
         }
     }
@@ -244,7 +290,16 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 impl Place {
     /// Begins a file.
-    pub(crate) fn begin(&self) -> io::Result<Recording> {
+    ///
+    /// # Errors
+    /// It cannot be made, or too little of the disk is free.
+    pub(crate) fn begin(&self, before: Before) -> io::Result<Recording> {
+        if free_bytes(&self.store.root)? < self.store.leave {
+            let mib = self.store.leave >> 20;
+            return Err(io::Error::other(format!(
+                "less than {mib} MiB of the disk are free"
+            )));
+        }
         let begun = utc::now();
         let folder = self.folder().join(utc::date(begun));
         make(&folder)?;
@@ -255,8 +310,13 @@ impl Place {
                 _ => format!("-{attempt}"),
             };
             let path = folder.join(format!("{time}Z-{}{more}{TRACE}", self.pid));
-            let part = path.with_file_name(name_of(&path) + PART);
-            if path.exists() {
+            let end = match before {
+                Before::Readable => PART,
+                Before::Useless => UNFINISHED,
+            };
+            let at = |end: &str| path.with_file_name(name_of(&path) + end);
+            let part = at(end);
+            if path.exists() || at(PART).exists() || at(UNFINISHED).exists() {
                 continue;
             }
             let file = OpenOptions::new()
@@ -271,8 +331,10 @@ impl Place {
                         place: self.clone(),
                         file: file?,
                         path,
+                        now: part,
                         bytes: 0,
                         begun,
+                        is_removed: before == Before::Useless,
                     });
                 }
             }
@@ -295,13 +357,27 @@ impl Place {
     /// Marks the process as one that is recorded. Returns the time up to which an earlier relay has
     /// recorded it, if one has and the process had not ended.
     pub(crate) fn begin_process(&self) -> io::Result<Option<Duration>> {
-        let marker = self.hidden_folder(MARKERS)?.join(self.pid.to_string());
-        let before = match fs::metadata(&marker) {
-            Ok(found) => Some(modified(&found).max(self.newest()?)),
-            Err(_) => None,
-        };
-        replace(&marker, b"")?;
+        let marker = self.marker()?;
+        let before = fs::metadata(&marker).ok().map(|found| modified(&found));
+        if before.is_none() {
+            replace(&marker, b"")?;
+        }
         Ok(before)
+    }
+
+    /// Notes that the process is recorded up to this time.
+    fn mark(&self, until: Duration) -> io::Result<()> {
+        let marker = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o640)
+            .open(self.marker()?)?;
+        marker.set_modified(UNIX_EPOCH + until)
+    }
+
+    fn marker(&self) -> io::Result<PathBuf> {
+        Ok(self.hidden_folder(MARKERS)?.join(self.pid.to_string()))
     }
 
     /// Removes the mark: the process has ended, or is not traced any more.
@@ -312,13 +388,6 @@ impl Place {
         if let Err(error) = removed {
             tracing::debug!(policy = self.policy, pid = self.pid, %error, "no mark to remove");
         }
-    }
-
-    /// When the newest file of the process was written.
-    fn newest(&self) -> io::Result<Duration> {
-        let files = self.store.files()?.into_iter();
-        let own = files.filter(|file| file.policy == self.policy && file.pid() == Some(self.pid));
-        Ok(own.map(|file| file.modified).max().unwrap_or_default())
     }
 
     /// Notes that something is in no file.
@@ -348,30 +417,31 @@ impl Place {
 // === impl Recording ===
 
 impl Recording {
-    /// Makes the file whole. Returns its path.
-    pub(crate) fn finish(self) -> io::Result<PathBuf> {
-        let Self {
-            place, path, bytes, ..
-        } = self;
-        let part = path.with_file_name(name_of(&path) + PART);
-        fs::rename(part, &path)?;
+    /// Makes the file whole. The process is recorded up to now.
+    pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
+        fs::rename(&self.now, &self.path)?;
+        self.is_removed = false;
+        let (place, bytes) = (&self.place, self.bytes);
         place.counters().change(&place.policy, |numbers| {
             numbers.files += 1;
             numbers.bytes = numbers.bytes.saturating_add(bytes);
         });
-        Ok(path)
-    }
-
-    /// Removes the file.
-    pub(crate) fn abandon(self) {
-        let part = self.path.with_file_name(name_of(&self.path) + PART);
-        // Retention removes it otherwise.
-        let _ = fs::remove_file(part);
+        place.mark(utc::now())?;
+        Ok(self.path.clone())
     }
 
     /// The path that it will have.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.is_removed {
+            // The next relay removes it otherwise.
+            let _ = fs::remove_file(&self.now);
+        }
     }
 }
 
@@ -394,31 +464,42 @@ mod tests {
     use super::*;
 
     fn store(root: &Path) -> Store {
-        Store::open(root, Arc::default()).unwrap()
+        Store::open(root, 0, Arc::default()).unwrap()
     }
 
     #[test]
-    fn a_file_is_whole_or_a_part_and_parts_are_whole_for_the_next_relay() {
+    fn a_stream_is_whole_for_the_next_relay_and_other_files_go() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("relay");
         let first = store(&root);
+        // Another relay keeps out.
+        assert!(Store::open(&root, 0, Arc::default()).is_err());
         let place = first.place("p", 7);
-        let mut recording = place.begin().unwrap();
+        let mut recording = place.begin(Before::Readable).unwrap();
         recording.write_all(b"abc").unwrap();
         let part = first.files().unwrap();
         assert!(part[0].is_part() && part[0].bytes == 3 && part[0].policy == "p");
         // Of the same time: another name.
-        let other = place.begin().unwrap().finish().unwrap();
+        let other = place.begin(Before::Useless).unwrap().finish().unwrap();
         let path = recording.finish().unwrap();
         assert_ne!(path, other);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
-        assert!(first.files().unwrap().iter().all(|file| !file.is_part()));
-        let cut = place.begin().unwrap();
-        let cut = cut.path().to_owned();
-        assert!(!cut.exists());
-        store(&root);
-        assert!(cut.exists());
+        // One that fails leaves nothing.
+        drop(place.begin(Before::Useless).unwrap());
+        let files = first.files().unwrap();
+        assert!(files.len() == 2 && files.iter().all(|file| !file.is_part()));
+        // Those that a killed relay leaves.
+        let day = path.parent().unwrap();
+        let [cut, useless] = ["1Z-7.xtrace", "2Z-7.xtrace"].map(|name| day.join(name));
+        fs::write(day.join("1Z-7.xtrace.part"), "x").unwrap();
+        fs::write(day.join("2Z-7.xtrace.unfinished"), "x").unwrap();
+        drop((place, first));
+        assert_eq!(store(&root).files().unwrap().len(), 3);
+        assert!(cut.exists() && !useless.exists());
+        // The disk is full.
+        let store = Store::open(&root, u64::MAX, Arc::default()).unwrap();
+        assert!(store.place("p", 7).begin(Before::Readable).is_err());
     }
 
     #[test]
@@ -427,7 +508,8 @@ mod tests {
         let first = store(dir.path());
         let place = first.place("p", 7);
         assert_eq!(place.begin_process().unwrap(), None);
-        place.begin().unwrap().finish().unwrap();
+        place.begin(Before::Readable).unwrap().finish().unwrap();
+        drop((place, first));
         // The next relay.
         let next = store(dir.path());
         let marked = next.marked().unwrap();
@@ -438,7 +520,7 @@ mod tests {
         assert!(marked[0].begin_process().unwrap() > Some(Duration::from_secs(1)));
         marked[0].end_process();
         assert!(next.marked().unwrap().is_empty());
-        assert_eq!(place.begin_process().unwrap(), None);
+        assert_eq!(marked[0].begin_process().unwrap(), None);
     }
 
     #[test]

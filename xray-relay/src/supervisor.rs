@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tonic::Status;
 use xrayd_proto::v1::{ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus};
 
 use crate::config::Config;
@@ -23,6 +24,13 @@ const RETAIN_EVERY: u32 = 10;
 /// The looks in a row in which a process is not traced until its recorder ends. A daemon that
 /// starts takes a moment to find its processes.
 const MOST_MISSED: u32 = 3;
+/// The time in which the daemon answers.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Of what has no files.
+const NO_PERIODS: Periods = Periods {
+    every: Duration::ZERO,
+    file_bytes: 0,
+};
 /// How long recorders may take to end when the relay does.
 const END_TIME: Duration = Duration::from_secs(20);
 
@@ -38,8 +46,8 @@ pub(crate) struct Supervisor {
     keep: BTreeMap<String, Keep>,
     /// True while the daemon does not answer.
     is_silent: bool,
-    /// True until the processes of an earlier relay were looked at.
-    has_earlier: bool,
+    /// The answers of the daemon so far.
+    answers: u32,
 }
 
 #[derive(Debug)]
@@ -66,7 +74,7 @@ impl Supervisor {
             recorders: BTreeMap::new(),
             keep: BTreeMap::new(),
             is_silent: false,
-            has_earlier: true,
+            answers: 0,
         }
     }
 
@@ -74,9 +82,12 @@ impl Supervisor {
     pub(crate) async fn run(mut self, stopped: impl Future<Output = ()>) {
         let mut stopped = std::pin::pin!(stopped);
         for round in 0_u32.. {
-            self.look().await;
+            tokio::select! {
+                () = &mut stopped => break,
+                () = self.look() => {}
+            }
             if round % RETAIN_EVERY == 0 {
-                self.retain();
+                self.retain().await;
             }
             let pause = match self.recorders.is_empty() && self.keep.is_empty() {
                 true => LOOK_RARELY,
@@ -99,16 +110,15 @@ impl Supervisor {
         if tokio::time::timeout(END_TIME, ends).await.is_err() {
             tracing::warn!("some recorders did not end in time: their files are cut");
         }
-        self.retain();
+        self.retain().await;
     }
 
     /// Asks which processes are traced, and starts and ends recorders.
     async fn look(&mut self) {
-        let listed = self
-            .daemon
-            .rpc()
-            .list_policies(ListPoliciesRequest::default())
-            .await;
+        let mut rpc = self.daemon.own_rpc();
+        let listed = rpc.list_policies(ListPoliciesRequest::default());
+        let listed = tokio::time::timeout(ANSWER_TIME, listed).await;
+        let listed = listed.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")));
         let policies = match listed {
             Ok(listed) => {
                 if std::mem::take(&mut self.is_silent) {
@@ -130,7 +140,9 @@ impl Supervisor {
             self.note(policy, &mut wanted);
         }
         self.end_others(&wanted).await;
-        if std::mem::take(&mut self.has_earlier) {
+        // A daemon that starts takes a moment to find its processes.
+        self.answers = self.answers.saturating_add(1);
+        if self.answers == MOST_MISSED {
             self.finish_earlier(&wanted);
         }
         for (key, what) in wanted {
@@ -152,15 +164,27 @@ impl Supervisor {
     }
 
     /// Finishes the recordings of an earlier relay whose processes are not traced any more.
-    fn finish_earlier(&self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
+    fn finish_earlier(&mut self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
         let marked = self.store.marked().unwrap_or_else(|error| {
             tracing::error!(%error, "cannot list the processes of an earlier relay");
             Vec::new()
         });
         for place in marked {
-            if !wanted.contains_key(&(place.policy.clone(), place.pid)) {
+            let key = (place.policy.clone(), place.pid);
+            if !wanted.contains_key(&key) && !self.recorders.contains_key(&key) {
                 let daemon = self.daemon.clone();
-                tokio::spawn(async move { recorder::finish(&daemon, &place).await });
+                let task = tokio::spawn(async move { recorder::finish(&daemon, &place).await });
+                let (orders, _) = watch::channel(Order::End);
+                let what = (Mode::Unspecified, NO_PERIODS);
+                self.recorders.insert(
+                    key,
+                    Running {
+                        what,
+                        missed: 0,
+                        orders,
+                        task,
+                    },
+                );
             }
         }
     }
@@ -212,7 +236,10 @@ impl Supervisor {
                 true => 0,
                 false => running.missed + 1,
             };
-            if running.missed >= MOST_MISSED {
+            if wanted.contains_key(key) && running.missed > 0 {
+                // Its settings have changed: the next recorder goes on.
+                running.orders.send_replace(Order::Pause);
+            } else if running.missed >= MOST_MISSED {
                 running.orders.send_replace(Order::End);
             }
             if running.task.is_finished() {
@@ -242,10 +269,13 @@ impl Supervisor {
     }
 
     /// Removes old files, and writes the numbers for metrics.
-    fn retain(&self) {
-        let retained = retention::apply(&self.store, &self.keep, self.all)
-            .and_then(|()| self.store.write_counters());
-        if let Err(error) = retained {
+    async fn retain(&self) {
+        let (store, keep, all) = (self.store.clone(), self.keep.clone(), self.all);
+        let work =
+            move || retention::apply(&store, &keep, all).and_then(|()| store.write_counters());
+        let retained = tokio::task::spawn_blocking(work).await;
+        // The panic hook has logged a panic.
+        if let Ok(Err(error)) = retained {
             tracing::error!(%error, "cannot remove old files, or write metrics");
         }
     }

@@ -10,7 +10,7 @@ mod profile;
 mod snapshot;
 mod stream;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tonic::Status;
@@ -21,6 +21,9 @@ use crate::daemon::Daemon;
 use crate::losses::Loss;
 use crate::store::Place;
 use crate::utc;
+
+/// How long a recorder tries to write its last file.
+const LAST_TIME: Duration = Duration::from_secs(15);
 
 /// The pauses after failures: the first one, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -59,11 +62,7 @@ pub(crate) async fn run(
     let order = orders.clone();
     match mode {
         Mode::Stream => stream::run(daemon, &place, periods, before, orders).await,
-        Mode::Profile => {
-            if profile::run(daemon, &place, periods, orders).await {
-                profile::forget(&place);
-            }
-        }
+        Mode::Profile => profile::run(daemon, &place, periods, orders).await,
         Mode::Flight => snapshot::run(daemon, &place, periods, before, orders).await,
         // It has no files.
         Mode::Count | Mode::Unspecified => {}
@@ -83,7 +82,32 @@ pub(crate) async fn finish(daemon: &Daemon, place: &Place) {
         place.note(&Loss::new(place.pid, (until, now), 0, why));
     }
     place.end_process();
-    profile::forget(place);
+}
+
+/// The attempts to write the last file of a process.
+#[derive(Debug)]
+struct LastFile {
+    begun: Instant,
+    backoff: Backoff,
+}
+
+impl LastFile {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            backoff: Backoff::new(),
+        }
+    }
+
+    /// Waits after a failure. False if there is no time left for another attempt.
+    async fn again(&mut self, why: &str) -> bool {
+        if self.begun.elapsed() >= LAST_TIME {
+            return false;
+        }
+        tracing::debug!(why, "the last file failed, and is tried again");
+        tokio::time::sleep(self.backoff.next()).await;
+        true
+    }
 }
 
 /// The pause before the next attempt. It grows with each failure.
@@ -95,10 +119,16 @@ impl Backoff {
         Self(FIRST_PAUSE)
     }
 
-    /// Waits. False if the recorder is stopped meanwhile.
-    async fn wait(&mut self, orders: &mut watch::Receiver<Order>) -> bool {
+    /// The next pause.
+    fn next(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (2 * pause).min(LONGEST_PAUSE);
+        pause
+    }
+
+    /// Waits. False if the recorder is stopped meanwhile.
+    async fn wait(&mut self, orders: &mut watch::Receiver<Order>) -> bool {
+        let pause = self.next();
         tokio::select! {
             () = is_stopped(orders) => false,
             () = tokio::time::sleep(pause) => true,

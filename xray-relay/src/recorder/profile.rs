@@ -14,6 +14,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -22,16 +24,19 @@ use tokio_stream::iter;
 use xray_trace::analysis::SummedProfile;
 use xrayd_proto::v1::{FetchProfileRequest, SumsBegin};
 
-use super::{Backoff, Order, Periods, is_over, is_stopped};
+use super::{Backoff, LastFile, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::{Place, SUMS, replace};
+use crate::store::{Before, Place, SUMS, replace};
 use crate::utc;
 
 /// The most bytes of all sums of a process.
 const MOST_BYTES: u64 = 1 << 30;
 /// The longest description of kept sums, in bytes.
 const LONGEST_DESCRIPTION: u64 = 1 << 20;
+
+/// Held while sums are subtracted.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What is known of kept sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,57 +57,68 @@ struct Sums {
 }
 
 /// Writes a file for each period until the process is not traced any more, or the recorder is
-/// stopped, and one more then. True if the daemon has no session of the process any more.
+/// stopped, and one more then.
 pub(super) async fn run(
     daemon: Daemon,
     place: &Place,
     periods: Periods,
     mut orders: watch::Receiver<Order>,
-) -> bool {
+) {
     let mut backoff = Backoff::new();
     let (mut since, mut covered) = (Instant::now(), utc::now());
+    let mut failed = false;
     loop {
         let is_last = tokio::select! {
             () = is_stopped(&mut orders) => true,
             () = tokio::time::sleep_until(since + periods.every) => false,
         };
-        match period(&daemon, place).await {
-            Ok(is_there) => {
+        let mut last_file = LastFile::new();
+        let written = loop {
+            match period(&daemon, place).await {
+                Err(why) if is_last && last_file.again(&why).await => {}
+                written => break written,
+            }
+        };
+        let why = match written {
+            Ok(true) => {
                 (since, covered) = (Instant::now(), utc::now());
                 backoff = Backoff::new();
-                if !is_there || is_last {
-                    return !is_there;
+                failed = false;
+                match is_last {
+                    true => return,
+                    false => continue,
                 }
             }
-            Err(why) => {
-                if is_last || !backoff.wait(&mut orders).await {
-                    place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));
-                    return false;
+            Ok(false) => "the daemon has no sums of the process any more".to_owned(),
+            // The next file has these calls, too.
+            Err(why) if !is_last && backoff.wait(&mut orders).await => {
+                if !std::mem::replace(&mut failed, true) {
+                    let (policy, pid) = (&place.policy, place.pid);
+                    tracing::warn!(policy, pid, why, "a profile failed, and is tried again");
                 }
-                tracing::debug!(pid = place.pid, why, "a profile failed, and is tried again");
+                continue;
             }
+            Err(why) => why,
+        };
+        // If the relay ends, the next one has the calls.
+        if *orders.borrow() != Order::Pause {
+            place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));
         }
+        return;
     }
 }
 
 /// Writes the rest of the sums of a process that is not traced any more. False if there is none.
 pub(super) async fn rest(daemon: &Daemon, place: &Place) -> bool {
     let has_sums = Sums::of(place).is_ok_and(|sums| sums.kept.exists());
-    has_sums && period(daemon, place).await.unwrap_or(false)
-}
-
-/// Removes the kept sums of a process.
-pub(super) fn forget(place: &Place) {
-    if let Ok(Sums {
-        sums,
-        kept,
-        new,
-        new_kept,
-    }) = Sums::of(place)
-    {
-        for path in [kept, sums, new, new_kept] {
-            // Most are not there.
-            let _ = fs::remove_file(path);
+    if !has_sums {
+        return false;
+    }
+    let mut last_file = LastFile::new();
+    loop {
+        match period(daemon, place).await {
+            Err(why) if last_file.again(&why).await => {}
+            written => return written.unwrap_or(false),
         }
     }
 }
@@ -115,6 +131,7 @@ async fn period(daemon: &Daemon, place: &Place) -> Result<bool, String> {
         from_now: false,
         undo: None,
     };
+    let _place = daemon.place().await;
     let mut chunks = match daemon.rpc().fetch_profile(iter([request])).await {
         Ok(begun) => begun.into_inner(),
         Err(status) if is_over(&status) => return Ok(false),
@@ -184,32 +201,47 @@ impl Sums {
 
     /// Writes what has come since the latest sums as a file, and keeps the new ones.
     fn difference(&self, place: &Place, begins: &[SumsBegin]) -> Result<(), String> {
+        // The sums of a process are in memory several times.
+        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let later = read(&self.new)?;
         let begins: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.ticks)).collect();
-        let earlier = match read_kept(&self.kept) {
-            None => None,
-            Some(kept) => {
-                // Sums of another process, or from another begin, are not a part of these.
-                let is_same = |pid: u32| {
-                    begins.contains_key(&pid) && begins.get(&pid) == kept.begins.get(&pid)
-                };
-                let earlier = read(&self.sums);
-                let earlier = earlier.map(|mut earlier| {
-                    earlier.retain_processes(is_same);
-                    earlier
-                });
-                earlier
-                    .inspect_err(|why| {
-                        tracing::warn!(pid = place.pid, why, "earlier sums are lost")
-                    })
-                    .ok()
+        let mut file = place
+            .begin(Before::Useless)
+            .map_err(|error| error.to_string())?;
+        let mut earlier = None;
+        let mut missing = None;
+        if let Some(kept) = read_kept(&self.kept) {
+            // Sums of another process, or from another begin, are not a part of these.
+            let is_same =
+                |pid: u32| begins.contains_key(&pid) && begins.get(&pid) == kept.begins.get(&pid);
+            match read(&self.sums) {
+                Ok(mut sums) => {
+                    sums.retain_processes(is_same);
+                    if later.covers(&sums) {
+                        earlier = Some(sums);
+                    } else {
+                        missing = Some("the sums of the process are fewer than before".to_owned());
+                    }
+                }
+                Err(why) => missing = Some(format!("the sums of before cannot be read: {why}")),
             }
+        }
+        // Without the sums of before, calls would be in two files. So this period has no calls.
+        let base = match missing {
+            Some(_) => Some(&later),
+            None => earlier.as_ref(),
         };
-        let mut file = place.begin().map_err(|error| error.to_string())?;
         let out = BufWriter::new(&mut file);
-        if let Err(error) = later.write_since(earlier.as_ref(), out) {
-            file.abandon();
-            return Err(error.to_string());
+        later
+            .write_since(base, out)
+            .map_err(|error| error.to_string())?;
+        if let Some(why) = missing {
+            let since = fs::metadata(&self.sums)
+                .and_then(|found| found.modified())
+                .ok();
+            let since = since.and_then(|since| since.duration_since(UNIX_EPOCH).ok());
+            let times = (since.unwrap_or(file.begun), utc::now());
+            place.note(&Loss::new(place.pid, times, 0, why));
         }
         let kept = Kept {
             begins,
@@ -229,7 +261,11 @@ impl Sums {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::rename(&self.new, &self.sums)?;
+        match fs::rename(&self.new, &self.sums) {
+            // A relay was killed after this step.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         fs::rename(&self.new_kept, &self.kept)
     }
 }

@@ -7,10 +7,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use xrayd_proto::v1::FetchTraceRequest;
 
-use super::{Backoff, Order, Periods, is_over, is_stopped};
+use super::{Backoff, LastFile, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::Place;
+use crate::store::{Before, Place};
 use crate::utc;
 
 /// Takes snapshots until the process is not traced any more, or the recorder is stopped, and one
@@ -25,7 +25,7 @@ pub(super) async fn run(
     let mut backoff = Backoff::new();
     // The rings may hold what no relay has read.
     let earlier = before.map_or(Duration::ZERO, |before| utc::now().saturating_sub(before));
-    let (mut since, mut covered) = (Instant::now(), utc::now() - earlier);
+    let (mut since, mut covered) = (Instant::now(), utc::now().saturating_sub(earlier));
     let mut earlier = Some(earlier);
     loop {
         let is_last = tokio::select! {
@@ -34,32 +34,37 @@ pub(super) async fn run(
         };
         // Each begins where the one before ends.
         let now = Instant::now();
-        let last = now - since + earlier.unwrap_or_default();
-        let taken = take(&daemon, place, last).await;
-        match taken {
-            Ok(is_there) => {
+        let last = earlier.unwrap_or_default();
+        let mut last_file = LastFile::new();
+        let taken = loop {
+            match take(&daemon, place, since.elapsed() + last).await {
+                Err(why) if is_last && last_file.again(&why).await => {}
+                taken => break taken,
+            }
+        };
+        let why = match taken {
+            Ok(true) => {
                 earlier = None;
                 (since, covered) = (now, utc::now());
                 backoff = Backoff::new();
-                if !is_there {
-                    return;
+                match is_last {
+                    true => return,
+                    false => continue,
                 }
             }
-            Err(why) => {
-                if is_last || !backoff.wait(&mut orders).await {
-                    place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));
-                    return;
-                }
+            Ok(false) => "the daemon has no session of the process any more".to_owned(),
+            Err(why) if !is_last && backoff.wait(&mut orders).await => {
                 tracing::debug!(
                     pid = place.pid,
                     why,
                     "a snapshot failed, and is tried again"
                 );
+                continue;
             }
-        }
-        if is_last {
-            return;
-        }
+            Err(why) => why,
+        };
+        place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));
+        return;
     }
 }
 
@@ -69,23 +74,22 @@ async fn take(daemon: &Daemon, place: &Place, last: Duration) -> Result<bool, St
         pid: place.pid,
         last_ns: u64::try_from(last.as_nanos()).unwrap_or(u64::MAX).max(1),
     };
+    let _place = daemon.place().await;
     let mut chunks = match daemon.rpc().fetch_trace(request).await {
         Ok(begun) => begun.into_inner(),
         Err(status) if is_over(&status) => return Ok(false),
         Err(status) => return Err(status.message().to_owned()),
     };
-    let mut file = place.begin().map_err(|error| error.to_string())?;
+    let mut file = place
+        .begin(Before::Useless)
+        .map_err(|error| error.to_string())?;
     loop {
-        let written = match chunks.message().await {
+        match chunks.message().await {
             Ok(Some(chunk)) => file
                 .write_all(&chunk.data)
-                .map_err(|error| error.to_string()),
+                .map_err(|error| error.to_string())?,
             Ok(None) => break,
-            Err(status) => Err(status.message().to_owned()),
-        };
-        if let Err(why) = written {
-            file.abandon();
-            return Err(why);
+            Err(status) => return Err(status.message().to_owned()),
         }
     }
     file.finish().map_err(|error| error.to_string())?;

@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tonic::Status;
-use xrayd_proto::v1::{StreamTraceRequest, TraceChunk};
+use xrayd_proto::v1::{SessionState, StatusRequest, StreamTraceRequest, TraceChunk};
 
 use super::{Backoff, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::{Place, Recording};
+use crate::store::{Before, Place, Recording};
 use crate::utc;
+
+/// How long the rest of a stream is read when its process is not traced any more.
+const REST_TIME: Duration = Duration::from_secs(5);
 
 /// The reason why a stream has ended.
 enum Ended {
-    /// The process has ended, or is not traced any more.
+    /// The process has ended.
     Process,
     /// The recorder was stopped.
     Stopped,
@@ -35,19 +38,28 @@ pub(super) async fn run(
     // The time since when nothing is recorded, and why.
     let mut gap = before.map(|before| (before, "no relay recorded".to_owned()));
     loop {
+        let had_gap = gap.is_some();
         let ended = record(&daemon, place, periods, &mut orders, &mut gap).await;
-        match ended {
-            Ended::Process | Ended::Stopped => break,
-            Ended::Failed(why) => {
-                gap.get_or_insert_with(|| (utc::now(), why));
-                if !backoff.wait(&mut orders).await {
-                    break;
-                }
-            }
+        if had_gap && gap.is_none() {
+            backoff = Backoff::new();
         }
-    }
-    if let Some((since, why)) = gap {
-        place.note(&Loss::new(place.pid, (since, utc::now()), 0, why));
+        let why = match ended {
+            Ended::Stopped => return,
+            // Nothing is missing. The supervisor finds out, too.
+            Ended::Process => return is_stopped(&mut orders).await,
+            Ended::Failed(why) => why,
+        };
+        gap.get_or_insert_with(|| (utc::now(), why));
+        if backoff.wait(&mut orders).await {
+            continue;
+        }
+        // If the relay ends, the next one notes the gap.
+        if *orders.borrow() == Order::End
+            && let Some((since, why)) = gap
+        {
+            place.note(&Loss::new(place.pid, (since, utc::now()), 0, why));
+        }
+        return;
     }
 }
 
@@ -72,7 +84,7 @@ async fn record(
     };
     let mut chunks = match begun {
         Ok(begun) => begun.into_inner(),
-        Err(status) if is_over(&status) => return Ended::Process,
+        Err(status) if is_over(&status) => return of_session(daemon, place).await,
         Err(status) => return failed(&status),
     };
     if let Some((since, why)) = gap.take() {
@@ -85,8 +97,8 @@ async fn record(
     };
     let ended = loop {
         let chunk = tokio::select! {
-            () = is_stopped(orders) => break Ended::Stopped,
             chunk = chunks.message() => chunk,
+            () = is_stopped_for_good(orders) => break Ended::Stopped,
         };
         match chunk {
             Ok(Some(chunk)) => {
@@ -94,14 +106,38 @@ async fn record(
                     break Ended::Failed(why);
                 }
             }
-            Ok(None) => break Ended::Process,
-            Err(status) if is_over(&status) => break Ended::Process,
+            Ok(None) => break of_session(daemon, place).await,
+            Err(status) if is_over(&status) => break of_session(daemon, place).await,
             Err(status) => break failed(&status),
         }
     };
     match files.finish() {
         Ok(()) => ended,
         Err(why) => Ended::Failed(why),
+    }
+}
+
+/// Waits until the relay ends, or until a while after the end of the process, whose rest is read.
+async fn is_stopped_for_good(orders: &mut watch::Receiver<Order>) {
+    is_stopped(orders).await;
+    if *orders.borrow() == Order::End {
+        tokio::time::sleep(REST_TIME).await;
+    }
+}
+
+/// Why a session has ended: its process has, or the daemon leaves it to the next one.
+async fn of_session(daemon: &Daemon, place: &Place) -> Ended {
+    let pid = place.pid;
+    let status = daemon.rpc().get_status(StatusRequest { pid }).await;
+    let has_ended = status.is_ok_and(|status| {
+        let processes = status.into_inner().processes;
+        processes
+            .iter()
+            .any(|process| process.pid == pid && process.state() == SessionState::Exited)
+    });
+    match has_ended {
+        true => Ended::Process,
+        false => Ended::Failed("the daemon was restarted, or has detached".to_owned()),
     }
 }
 
@@ -125,7 +161,7 @@ impl Files<'_> {
         }
         self.lost = chunk.reader_lost;
         if self.current.is_none() {
-            self.current = Some(self.place.begin().map_err(cannot)?);
+            self.current = Some(self.place.begin(Before::Readable).map_err(cannot)?);
         }
         match &mut self.current {
             Some(file) => file.write_all(&chunk.data).map_err(cannot),

@@ -80,7 +80,8 @@ impl SummedProfile {
     /// It cannot be read, is cut off, or holds events instead of sums.
     pub fn read(file: impl Read) -> Result<Self, SummedProfileError> {
         let mut reader = Reader::new(file)?;
-        let room = ProfileBudget::new(ROOM_BYTES);
+        // Too many sums are an error, and no stack is left out.
+        let room = ProfileBudget::unlimited();
         let mut this = Self {
             tables: Vec::new(),
             processes: BTreeMap::new(),
@@ -188,6 +189,17 @@ impl SummedProfile {
         self.sums.retain(|((pid, _), _), _| keeps(*pid));
     }
 
+    /// Whether `earlier` can be an earlier profile of the same processes: no stack of one has fewer
+    /// calls here.
+    #[must_use]
+    pub fn covers(&self, earlier: &Self) -> bool {
+        let own = by_process(self.sums.iter().map(|(key, it)| (*key, it.sums.clone())));
+        let theirs = by_process(self.in_own_numbers(earlier).into_iter());
+        theirs
+            .iter()
+            .all(|(process, theirs)| own.get(process).is_some_and(|own| own.covers(theirs)))
+    }
+
     /// Writes the calls that came after `earlier`, as a profile. Returns their number.
     ///
     /// # Errors
@@ -253,7 +265,7 @@ impl SummedProfile {
                 continue;
             }
             let together = |sums: &mut dyn Iterator<Item = &StackSums>| {
-                let mut all = StackSums::new(ProfileBudget::new(ROOM_BYTES));
+                let mut all = StackSums::new(ProfileBudget::unlimited());
                 sums.for_each(|sums| all.add(sums));
                 all
             };
@@ -285,10 +297,21 @@ impl SummedProfile {
     }
 }
 
-fn merge(all: &mut BTreeMap<ThreadKey, StackSums>, key: ThreadKey, sums: &StackSums) {
+/// The sums of all threads of each process.
+fn by_process(
+    threads: impl Iterator<Item = (ThreadKey, StackSums)>,
+) -> BTreeMap<ProcessKey, StackSums> {
+    let mut all = BTreeMap::new();
+    for ((process, _), sums) in threads {
+        merge(&mut all, process, &sums);
+    }
+    all
+}
+
+fn merge<K: Ord>(all: &mut BTreeMap<K, StackSums>, key: K, sums: &StackSums) {
     let all = all
         .entry(key)
-        .or_insert_with(|| StackSums::new(ProfileBudget::new(ROOM_BYTES)));
+        .or_insert_with(|| StackSums::new(ProfileBudget::unlimited()));
     all.add(sums);
 }
 

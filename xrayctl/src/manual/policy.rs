@@ -99,7 +99,7 @@ const POLICY_TABLES: [KeyTable; 4] = [
     (
         "[output]",
         "The files that xray-relay(8) writes for the policy. Without this table it writes none. A \
-         policy in mode count has none.",
+         policy in mode count has none, and one with this table follows no processes (follow).",
         &[
             (
                 "every",

@@ -117,8 +117,16 @@ impl PolicySpec {
         };
         let mode = trace.as_ref().map(|trace| trace.settings.mode);
         let output = table.table("output");
+        let output_at = output.as_ref().map(|output| output.at);
         let output = output.and_then(|output| OutputSpec::read(&file, output, mode));
         table.finish();
+        if let (Some(at), Some(trace)) = (output_at, &trace)
+            && trace.follow != Follow::None
+        {
+            // A followed process would be in the files of its parent, and in its own.
+            let what = "a policy with files follows no processes: its condition can match them";
+            file.mistake(at, what);
+        }
         let mistakes = file.mistakes();
         match (name, matching, trace) {
             (Some(name), Some(matching), Some(trace)) if mistakes.is_empty() => Ok(Self {
@@ -141,6 +149,12 @@ fn read_name(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<String> {
     // It becomes a folder's name, and a label of metrics.
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     let begins_well = value.starts_with(|first: char| first.is_ascii_alphanumeric());
+    // Files with these ends are the relay's own.
+    let is_taken = [".part", ".prom"].iter().any(|end| value.ends_with(end));
+    if is_taken {
+        file.mistake(at, "a name does not end in .part or .prom");
+        return None;
+    }
     if value.len() > LONGEST_NAME || !begins_well || !value.chars().all(is_plain) {
         let what = format!(
             "a name has up to {LONGEST_NAME} letters, digits, - _ and ., and begins with a letter \
@@ -431,7 +445,7 @@ mod tests {
         max_overhead = "2%"
         keep = ["checkout::handle"]
         ring_size = "4MiB"
-        follow = "fork"
+        follow = "none"
 
         [output]
         every = "10m"
@@ -488,7 +502,7 @@ mod tests {
             [Rule::Function("checkout::hot".to_owned())]
         );
         assert_eq!((capture.arguments(), capture.has_result()), (2, true));
-        assert_eq!((ring_bytes, follow), (Some(4 << 20), Follow::Fork));
+        assert_eq!((ring_bytes, follow), (Some(4 << 20), Follow::None));
         let output = OutputSpec {
             every: Duration::from_secs(600),
             file_bytes: 16 << 20,

@@ -374,7 +374,6 @@ impl TraceMessages {
         self.ended.extend(ended);
         let mut writer = TraceWriter::new(Vec::new())?;
         if let Some(rotation) = &mut self.rotation {
-            rotation.begin();
             for (source, session) in &self.sessions.here {
                 writer.process(*source, &session.process(), session.tables())?;
                 for anchor in &session.anchors() {
@@ -390,6 +389,10 @@ impl TraceMessages {
                     writer.event_type(*source, event_type)?;
                 }
             }
+        }
+        let header = writer.get_mut().len() as u64;
+        if let Some(rotation) = &mut self.rotation {
+            rotation.begin(header);
         }
         self.writer = writer;
         self.begins_file = true;

@@ -27,6 +27,7 @@ pub(super) struct Rotation {
     time: Option<Duration>,
     /// The bytes of the file so far, and its begin.
     written: u64,
+    header: u64,
     begun: Instant,
     /// What the stream has described, by process.
     threads: BTreeMap<(Source, ThreadId), Thread>,
@@ -50,6 +51,7 @@ impl Rotation {
             bytes,
             time,
             written: 0,
+            header: 0,
             begun: Instant::now(),
             threads: BTreeMap::new(),
             types: BTreeMap::new(),
@@ -89,14 +91,17 @@ impl Rotation {
 
     /// True if the next file is to begin, with `more` bytes that are not written yet.
     pub(super) fn is_due(&self, more: u64) -> bool {
-        self.bytes
-            .is_some_and(|most| self.written.saturating_add(more) >= most)
+        let written = self.written.saturating_add(more);
+        let written = written.saturating_sub(self.header);
+        self.bytes.is_some_and(|most| written >= most)
             || self.time.is_some_and(|time| self.begun.elapsed() >= time)
     }
 
-    /// Begins the next file.
-    pub(super) fn begin(&mut self) {
+    /// Begins the next file. The bytes that describe the processes, of which there are `header`, do
+    /// not count.
+    pub(super) fn begin(&mut self, header: u64) {
         self.written = 0;
+        self.header = header;
         self.begun = Instant::now();
     }
 
@@ -132,7 +137,7 @@ mod tests {
         assert!(!rotation.is_due(LEAST_BYTES - 1) && rotation.is_due(LEAST_BYTES));
         rotation.wrote(LEAST_BYTES - 1);
         assert!(!rotation.is_due(0) && rotation.is_due(1));
-        rotation.begin();
-        assert!(!rotation.is_due(1));
+        rotation.begin(2 * LEAST_BYTES);
+        assert!(!rotation.is_due(3 * LEAST_BYTES - 1) && rotation.is_due(3 * LEAST_BYTES));
     }
 }

@@ -60,7 +60,7 @@ pub struct StackSums {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StackId(u32);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Node {
     /// The caller's node + 1; 0 for outermost calls.
     parent: u32,
@@ -88,6 +88,12 @@ struct Open {
 // === impl ProfileBudget ===
 
 impl ProfileBudget {
+    /// Room without an end, for sums whose number something else bounds.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self::new(usize::MAX)
+    }
+
     /// Room for approximately this number of bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
@@ -328,7 +334,8 @@ impl StackSums {
                 is_kept[parent as usize] = true;
             }
         }
-        let mut since = Self::new(self.room.clone());
+        // As many stacks as there are.
+        let mut since = Self::new(ProfileBudget::unlimited());
         since.missing = self.missing.since(earlier.missing);
         let mut places = vec![0; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {
@@ -364,7 +371,7 @@ impl StackSums {
     /// The same sums with other numbers of functions.
     #[must_use]
     pub fn renumbered(&self, number: impl Fn(FunctionId) -> FunctionId) -> Self {
-        let mut renumbered = Self::new(self.room.clone());
+        let mut renumbered = Self::new(ProfileBudget::unlimited());
         renumbered.missing = self.missing;
         let mut places = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
@@ -517,9 +524,13 @@ impl StackSums {
 const NODE_BYTES: usize = size_of::<Node>() + 32;
 
 impl Clone for StackSums {
+    /// An exact copy, also without room: none of its stacks is added to another one.
     fn clone(&self) -> Self {
         let mut sums = Self::new(self.room.clone());
-        sums.add(self);
+        sums.nodes.clone_from(&self.nodes);
+        sums.children.clone_from(&self.children);
+        sums.missing = self.missing;
+        sums.charge(self.used);
         sums
     }
 }
