@@ -500,7 +500,7 @@ fn a_hundred_files_with_mistakes_change_nothing() -> Result<()> {
             "mode = \"stream\"\nmode = \"count\"",
             "\"\\u0000\" = 1",
             "[trigger]",
-            "[output]",
+            "[output]\nevery = \"1ms\"",
             "[[trace]]",
         ]
         .map(|line| format!("{}{line}\n", good.replace("\"good\"", "\"other\""))),

@@ -90,16 +90,18 @@ pub(super) async fn run(
                 }
             }
             Ok(false) => "the daemon has no sums of the process any more".to_owned(),
-            // The next file has these calls, too.
-            Err(why) if !is_last && backoff.wait(&mut orders).await => {
-                if !std::mem::replace(&mut failed, true) {
-                    let (policy, pid) = (&place.policy, place.pid);
-                    tracing::warn!(policy, pid, why, "a profile failed, and is tried again");
-                }
-                continue;
-            }
             Err(why) => why,
         };
+        // The next file has these calls, too. A daemon that starts has no session at first.
+        if !is_last {
+            if !std::mem::replace(&mut failed, true) {
+                let (policy, pid) = (&place.policy, place.pid);
+                tracing::warn!(policy, pid, why, "a profile failed, and is tried again");
+            }
+            // If the recorder is stopped meanwhile, this is the last attempt.
+            backoff.wait(&mut orders).await;
+            continue;
+        }
         // If the relay ends, the next one has the calls.
         if *orders.borrow() != Order::Pause {
             place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));

@@ -53,16 +53,19 @@ pub(super) async fn run(
                 }
             }
             Ok(false) => "the daemon has no session of the process any more".to_owned(),
-            Err(why) if !is_last && backoff.wait(&mut orders).await => {
-                tracing::debug!(
-                    pid = place.pid,
-                    why,
-                    "a snapshot failed, and is tried again"
-                );
-                continue;
-            }
             Err(why) => why,
         };
+        // The next one covers this time, too. A daemon that starts has no session at first.
+        if !is_last {
+            tracing::debug!(
+                pid = place.pid,
+                why,
+                "a snapshot failed, and is tried again"
+            );
+            // If the recorder is stopped meanwhile, this is the last attempt.
+            backoff.wait(&mut orders).await;
+            continue;
+        }
         place.note(&Loss::new(place.pid, (covered, utc::now()), 0, why));
         return;
     }

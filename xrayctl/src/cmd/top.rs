@@ -160,7 +160,7 @@ enum Happened {
     /// A signal asks for the end.
     Signal,
     /// The profile has ended by itself.
-    Over,
+    Over(Result<(), tonic::Status>),
     /// The times with a processor may have arrived.
     MayBeReady,
 }
@@ -366,12 +366,15 @@ async fn show(
                 None => Happened::Signal,
             },
             () = signals.next() => Happened::Signal,
-            _ = under_way.chunks.message() => Happened::Over,
+            over = under_way.chunks.message() => Happened::Over(over.map(drop)),
             _ = ready.tick(), if !delayed.is_empty() => Happened::MayBeReady,
         };
         match happened {
             Happened::Signal => return Ok(Ended::Asked),
-            Happened::Over => return Ok(Ended::Process),
+            Happened::Over(over) => {
+                over.map_err(|status| failure::from_status(&status))?;
+                return Ok(Ended::Process);
+            }
             Happened::Resized => {}
             Happened::MayBeReady => {
                 while let Some(live) = live
