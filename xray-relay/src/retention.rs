@@ -25,7 +25,7 @@ pub(crate) struct KeepAll {
     pub(crate) leave: u64,
 }
 
-/// The age at which kept sums of a process go. Those of a process that is recorded are newer.
+/// The age at which kept sums are removed, once their process is not recorded any more.
 const SUMS_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Removes files. Policies that are not among `policies` keep their files as long as there is room.

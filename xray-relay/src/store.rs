@@ -1,5 +1,6 @@
-//! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`. A file that is not whole has
-//! `.part` behind its name. What of it is there can be read.
+//! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`. A stream that is still written
+//! has `.part` behind its name, and can be read up to its end. Another file that is still written
+//! has `.unfinished` behind its name, and is of no use until it is whole.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -19,11 +20,11 @@ const MARKERS: &str = ".active";
 /// The folder of a policy with the sums of its processes.
 pub(crate) const SUMS: &str = ".sums";
 /// The end of the name of a file that is not whole, and can be read up to its end: a stream.
-pub(crate) const PART: &str = ".part";
+const PART: &str = ".part";
 /// The end of the name of a file that is of no use until it is whole.
 const UNFINISHED: &str = ".unfinished";
 /// The end of the name of a recording.
-pub(crate) const TRACE: &str = ".xtrace";
+const TRACE: &str = ".xtrace";
 /// The most files with one time and process.
 const MOST_TRIES: u32 = 100;
 
@@ -56,16 +57,15 @@ pub(crate) struct Recording {
     now: PathBuf,
     bytes: u64,
     pub(crate) begun: Duration,
-    /// True if the file is removed when this is dropped.
-    is_removed: bool,
+    is_removed_on_drop: bool,
 }
 
-/// What a file is before it is whole.
+/// What a file is worth until it is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Before {
-    /// A recording up to its end.
+pub(crate) enum Unfinished {
+    /// The file is a recording up to its end. It is kept if it is never finished.
     Readable,
-    /// Of no use.
+    /// The file is of no use. It is removed if it is never finished.
     Useless,
 }
 
@@ -141,20 +141,28 @@ impl Store {
         Ok(marked)
     }
 
-    /// Removes kept sums that were written before this time.
+    /// Removes kept sums that were written before this time, but not those of a marked process:
+    /// its next file is the difference from them.
     pub(crate) fn remove_old_sums(&self, before: Duration) -> io::Result<()> {
         for policy in folders(&self.root)? {
             let Ok(entries) = fs::read_dir(policy.join(SUMS)) else {
                 continue;
             };
-            for entry in entries {
-                let entry = entry?;
+            let markers = policy.join(MARKERS);
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                let pid = name.split('.').next().unwrap_or_default();
                 // It may be gone meanwhile.
-                if entry
+                let is_old = entry
                     .metadata()
-                    .is_ok_and(|found| modified(&found) < before)
+                    .is_ok_and(|found| modified(&found) < before);
+                if is_old
+                    && !markers.join(pid).is_file()
+                    && let Err(error) = fs::remove_file(entry.path())
                 {
-                    fs::remove_file(entry.path())?;
+                    let path = entry.path();
+                    tracing::debug!(path = %path.display(), %error, "cannot remove old sums");
                 }
             }
         }
@@ -293,7 +301,7 @@ impl Place {
     ///
     /// # Errors
     /// It cannot be made, or too little of the disk is free.
-    pub(crate) fn begin(&self, before: Before) -> io::Result<Recording> {
+    pub(crate) fn begin(&self, unfinished: Unfinished) -> io::Result<Recording> {
         if free_bytes(&self.store.root)? < self.store.leave {
             let mib = self.store.leave >> 20;
             return Err(io::Error::other(format!(
@@ -310,9 +318,9 @@ impl Place {
                 _ => format!("-{attempt}"),
             };
             let path = folder.join(format!("{time}Z-{}{more}{TRACE}", self.pid));
-            let end = match before {
-                Before::Readable => PART,
-                Before::Useless => UNFINISHED,
+            let end = match unfinished {
+                Unfinished::Readable => PART,
+                Unfinished::Useless => UNFINISHED,
             };
             let at = |end: &str| path.with_file_name(name_of(&path) + end);
             let part = at(end);
@@ -334,7 +342,7 @@ impl Place {
                         now: part,
                         bytes: 0,
                         begun,
-                        is_removed: before == Before::Useless,
+                        is_removed_on_drop: unfinished == Unfinished::Useless,
                     });
                 }
             }
@@ -420,7 +428,7 @@ impl Recording {
     /// Makes the file whole. The process is recorded up to now.
     pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.now, &self.path)?;
-        self.is_removed = false;
+        self.is_removed_on_drop = false;
         let (place, bytes) = (&self.place, self.bytes);
         place.counters().change(&place.policy, |numbers| {
             numbers.files += 1;
@@ -438,7 +446,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if self.is_removed {
+        if self.is_removed_on_drop {
             // The next relay removes it otherwise.
             let _ = fs::remove_file(&self.now);
         }
@@ -475,18 +483,18 @@ mod tests {
         // Another relay keeps out.
         assert!(Store::open(&root, 0, Arc::default()).is_err());
         let place = first.place("p", 7);
-        let mut recording = place.begin(Before::Readable).unwrap();
+        let mut recording = place.begin(Unfinished::Readable).unwrap();
         recording.write_all(b"abc").unwrap();
         let part = first.files().unwrap();
         assert!(part[0].is_part() && part[0].bytes == 3 && part[0].policy == "p");
         // Of the same time: another name.
-        let other = place.begin(Before::Useless).unwrap().finish().unwrap();
+        let other = place.begin(Unfinished::Useless).unwrap().finish().unwrap();
         let path = recording.finish().unwrap();
         assert_ne!(path, other);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         // One that fails leaves nothing.
-        drop(place.begin(Before::Useless).unwrap());
+        drop(place.begin(Unfinished::Useless).unwrap());
         let files = first.files().unwrap();
         assert!(files.len() == 2 && files.iter().all(|file| !file.is_part()));
         // Those that a killed relay leaves.
@@ -499,7 +507,7 @@ mod tests {
         assert!(cut.exists() && !useless.exists());
         // The disk is full.
         let store = Store::open(&root, u64::MAX, Arc::default()).unwrap();
-        assert!(store.place("p", 7).begin(Before::Readable).is_err());
+        assert!(store.place("p", 7).begin(Unfinished::Readable).is_err());
     }
 
     #[test]
@@ -508,7 +516,7 @@ mod tests {
         let first = store(dir.path());
         let place = first.place("p", 7);
         assert_eq!(place.begin_process().unwrap(), None);
-        place.begin(Before::Readable).unwrap().finish().unwrap();
+        place.begin(Unfinished::Readable).unwrap().finish().unwrap();
         drop((place, first));
         // The next relay.
         let next = store(dir.path());
@@ -521,6 +529,29 @@ mod tests {
         marked[0].end_process();
         assert!(next.marked().unwrap().is_empty());
         assert_eq!(marked[0].begin_process().unwrap(), None);
+    }
+
+    #[test]
+    fn old_sums_go_with_their_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        let [running, ended] = [7, 70].map(|pid| store.place("p", pid));
+        running.begin_process().unwrap();
+        let folder = running.hidden_folder(SUMS).unwrap();
+        let [kept, old] = ["7.sums", "70.sums"].map(|name| folder.join(name));
+        for path in [&kept, &old] {
+            fs::write(path, "x").unwrap();
+        }
+        // A folder in it keeps no file.
+        fs::create_dir(folder.join("1")).unwrap();
+        store.remove_old_sums(Duration::ZERO).unwrap();
+        assert!(kept.exists() && old.exists());
+        store.remove_old_sums(Duration::MAX).unwrap();
+        assert!(kept.exists() && !old.exists());
+        running.end_process();
+        ended.end_process();
+        store.remove_old_sums(Duration::MAX).unwrap();
+        assert!(!kept.exists());
     }
 
     #[test]

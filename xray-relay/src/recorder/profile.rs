@@ -27,7 +27,7 @@ use xrayd_proto::v1::{FetchProfileRequest, SumsBegin};
 use super::{Backoff, LastFile, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::{Before, Place, SUMS, replace};
+use crate::store::{Place, SUMS, Unfinished, replace};
 use crate::utc;
 
 /// The most bytes of all sums of a process.
@@ -208,7 +208,7 @@ impl Sums {
         let later = read(&self.new)?;
         let begins: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.ticks)).collect();
         let mut file = place
-            .begin(Before::Useless)
+            .begin(Unfinished::Useless)
             .map_err(|error| error.to_string())?;
         let mut earlier = None;
         let mut missing = None;

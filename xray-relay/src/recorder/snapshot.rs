@@ -10,7 +10,7 @@ use xrayd_proto::v1::FetchTraceRequest;
 use super::{Backoff, LastFile, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::{Before, Place};
+use crate::store::{Place, Unfinished};
 use crate::utc;
 
 /// Takes snapshots until the process is not traced any more, or the recorder is stopped, and one
@@ -84,7 +84,7 @@ async fn take(daemon: &Daemon, place: &Place, last: Duration) -> Result<bool, St
         Err(status) => return Err(status.message().to_owned()),
     };
     let mut file = place
-        .begin(Before::Useless)
+        .begin(Unfinished::Useless)
         .map_err(|error| error.to_string())?;
     loop {
         match chunks.message().await {

@@ -10,7 +10,7 @@ use xrayd_proto::v1::{SessionState, StatusRequest, StreamTraceRequest, TraceChun
 use super::{Backoff, Order, Periods, is_over, is_stopped};
 use crate::daemon::Daemon;
 use crate::losses::Loss;
-use crate::store::{Before, Place, Recording};
+use crate::store::{Place, Recording, Unfinished};
 use crate::utc;
 
 /// How long the rest of a stream is read when its process is not traced any more.
@@ -161,7 +161,7 @@ impl Files<'_> {
         }
         self.lost = chunk.reader_lost;
         if self.current.is_none() {
-            self.current = Some(self.place.begin(Before::Readable).map_err(cannot)?);
+            self.current = Some(self.place.begin(Unfinished::Readable).map_err(cannot)?);
         }
         match &mut self.current {
             Some(file) => file.write_all(&chunk.data).map_err(cannot),
