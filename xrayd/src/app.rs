@@ -251,9 +251,11 @@ impl App {
         let segments = kept.as_ref().map(|kept| Arc::clone(&kept.segments));
         let registry = Registry::of_daemon(registry_config, metering, kept);
         let keeper = state.clone().map(|state| state as Arc<dyn PolicyKeeper>);
-        let policies = Policies::new(registry.clone(), policies_folder(config), keeper);
+        let folder = path_or(config.policies_dir.as_ref(), default_policies_folder);
+        let policies = Policies::new(registry.clone(), folder, keeper);
         let keeper = state.clone().map(|state| state as Arc<dyn AccessKeeper>);
-        let access = AccessRules::new(access_file(config), keeper);
+        let file = path_or(config.access_file.as_ref(), default_access_file);
+        let access = AccessRules::new(file, keeper);
         Ok(Self {
             socket,
             metrics,
@@ -565,21 +567,15 @@ fn state_folder(config: &Config) -> Result<Option<Arc<StateFolder>>, FolderError
     }
 }
 
-/// The configured folder of policies, or the default one.
-fn policies_folder(config: &Config) -> Option<PathBuf> {
-    match &config.policies_dir {
+/// The configured path, or the default one.
+fn path_or(
+    setting: Option<&PathSetting>,
+    default: impl FnOnce() -> Option<PathBuf>,
+) -> Option<PathBuf> {
+    match setting {
         Some(PathSetting::Off) => None,
         Some(PathSetting::At(path)) => Some(path.clone()),
-        None => default_policies_folder(),
-    }
-}
-
-/// The configured file of rules of access, or the default one.
-fn access_file(config: &Config) -> Option<PathBuf> {
-    match &config.access_file {
-        Some(PathSetting::Off) => None,
-        Some(PathSetting::At(path)) => Some(path.clone()),
-        None => default_access_file(),
+        None => default(),
     }
 }
 

@@ -46,7 +46,7 @@ pub struct AccessAnswer {
     /// Why, or why not.
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
-    /// The line of the first rule that gives rights here. 0: none does.
+    /// The line of the first rule that gives the right. 0: no rule does.
     #[prost(uint32, tag = "4")]
     pub line: u32,
 }

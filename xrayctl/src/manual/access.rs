@@ -27,7 +27,8 @@ const ACCESS_TABLES: [KeyTable; 3] = [
                 "The processes of the rule: a table with one or more of unit, cgroup, exe, \
                  command, container and user, as in xrayd-policy(5). All of them must hold, now \
                  and at the attach. A process may choose its command line, and a user its \
-                 programs, so unit, user and cgroup identify a service best.",
+                 programs, so unit, user and cgroup identify a service best. A unit of a user's \
+                 own service manager meets no unit of a rule.",
             ),
         ],
     ),
@@ -109,7 +110,7 @@ match = { unit = "checkout@*.service", user = "checkout" }
 [[allow]]
 to = { user = ["alice", "bob"] }
 verbs = ["trace", "arguments", "events"]
-match = { unit = "checkout@*.service" }
+match = { unit = "checkout@*.service", user = "checkout" }
 "#;
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ impl Rule {
         let subjects = match table.table("to") {
             Some(to) => subjects(file, to),
             None => {
-                let what = "to is missing: to = { group = \"oncall\" } says who is allowed";
+                let what = "to is missing. An example: to = { group = \"oncall\" }";
                 file.mistake(at, what);
                 None
             }
@@ -140,7 +140,7 @@ impl Rule {
             verbs.add(*verb);
         }
         if count == 0 {
-            let what = "verbs is missing: verbs = [\"profile\"] says what is allowed";
+            let what = "verbs is missing. An example: verbs = [\"profile\"]";
             file.mistake(at, what);
         }
         let (condition, is_right) = match table.table("match") {

@@ -9,12 +9,12 @@
 //! A process is a caller's own if the kernel lets the caller trace it. `target/access.rs` has the
 //! rule. Each call checks it anew for the process as it is. For the process of a session it also
 //! checks the state at the attach. Pid 0 stands for every attached process that the caller may
-//! use. Only root and the daemon's user may restart the daemon, and have events of all kernel
-//! tracepoints.
+//! use. Without rules, only root and the daemon's user may restart the daemon. Only these two ever
+//! have events of all kernel tracepoints.
 //!
 //! Rules of access (`access/`) add rights to this table: each verb of a rule allows some of the
-//! operations. A rule is compared with a process in the same way: as it is, and as it was at the
-//! attach.
+//! operations, and `admin` allows the restart. A rule is compared with a process in the same way:
+//! as it is, and as it was at the attach.
 
 use std::sync::{
     Arc,
@@ -253,7 +253,7 @@ impl Authority {
     }
 
     /// Whether the caller has a right that is not about processes, with the reason, and the line of
-    /// the first rule that gives such rights.
+    /// the first rule that gives it.
     pub(super) fn explain_daemon(&self, verb: Verb) -> (Result<&'static str, String>, usize) {
         let Granted { verbs, line } = self.rules.about_daemon(self.subject(), verb);
         let why = match (has_all_rights(self.caller), verbs.has(verb)) {
@@ -266,7 +266,7 @@ impl Authority {
     }
 
     /// Whether the caller has a right to a process as it is now, with the reason, and the line of
-    /// the first rule that gives rights to it.
+    /// the first rule that gives it.
     pub(super) fn explain_process(
         &self,
         verb: Verb,
@@ -363,8 +363,8 @@ impl Authority {
         }
     }
 
-    /// Checks a session. For a release only the state at the attach counts, so the caller keeps
-    /// that right.
+    /// Checks a session. For a release only the state at the attach counts, so no process can take
+    /// that right away.
     pub(super) fn check_session(
         &self,
         session: &Session,
