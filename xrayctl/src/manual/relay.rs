@@ -40,8 +40,9 @@ const RELAY_TABLES: [KeyTable; 4] = [
             (
                 "POLICY/DATE/TIMEZ-PID.xtrace",
                 "A recording, in the folder of the recordings. Date and time are those of its \
-                 begin, in UTC. A file that is still written ends in .part; it can be read up to \
-                 its end. Files have mode 0640.",
+                 begin, in UTC. A stream that is still written ends in .part; it can be read up to \
+                 its end. Another file that is still written ends in .unfinished, and is of no use \
+                 until it is whole. Files have mode 0640.",
             ),
             (
                 "POLICY/losses.jsonl",
@@ -72,7 +73,8 @@ const RELAY_TABLES: [KeyTable; 4] = [
         "A slow or full disk never slows a traced process: the daemon drops events that the relay \
          does not take in time, and counts them. Sums of mode profile are in the program, so a \
          relay or a daemon that was gone loses none of them. Of a stream, the time without a relay \
-         is lost, and noted.",
+         is lost, and noted. What a process calls before the relay first sees it, within a second, \
+         is in no stream, and is not noted.",
         &[],
     ),
 ];
