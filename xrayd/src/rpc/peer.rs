@@ -7,7 +7,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, OwnedFd},
     thread,
     time::Duration,
 };
@@ -42,6 +42,9 @@ pub(super) struct Peer {
     /// `None` if the process has ended.
     held: Option<PidFd>,
     label: Option<Vec<u8>>,
+    /// As many descriptors as the look at the process opens at a time. Without them, a look while
+    /// other connections take all descriptors would find a process that cannot be seen.
+    room: Vec<OwnedFd>,
 }
 
 /// The sandbox that confines a process, as an error.
@@ -67,6 +70,7 @@ impl Peer {
             Err(error) if is_out_of_descriptors(&error) => return Err(error),
             held => held.ok(),
         };
+        let room = || stream.as_fd().try_clone_to_owned();
         Ok(Self {
             uid: credentials.uid(),
             group: credentials.gid(),
@@ -74,6 +78,7 @@ impl Peer {
             pid,
             held,
             label: security_label(&stream.as_fd())?,
+            room: vec![room()?, room()?],
         })
     }
 
@@ -94,6 +99,7 @@ impl Peer {
     /// Looks at the process. May take milliseconds. A process that cannot be seen is looked at
     /// again: the daemon may be out of descriptors for a moment.
     pub(super) fn look(mut self) -> Client {
+        self.room.clear();
         let mut rights = self.rights();
         for _ in 1..LOOKS {
             let may_be_seen = self.held.as_ref().is_some_and(|held| !held.has_exited());
