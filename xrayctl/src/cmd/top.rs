@@ -352,7 +352,7 @@ async fn show(
         tokio::time::interval_at(tokio::time::Instant::now() + args.interval, args.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // Intervals whose times with a processor have not arrived.
-    let mut delayed = VecDeque::new();
+    let mut delayed: VecDeque<Delayed> = VecDeque::new();
     let mut ready = tokio::time::interval(READY_EVERY);
     ready.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -378,12 +378,12 @@ async fn show(
             Happened::Resized => {}
             Happened::MayBeReady => {
                 while let Some(live) = live
-                    && delayed
-                        .front()
-                        .is_some_and(|next: &Delayed| next.is_ready(live))
+                    && delayed.front().is_some_and(|next| next.is_ready(live))
                     && let Some(ready) = delayed.pop_front()
                 {
                     state.take(ready.finish(live));
+                    // Each interval is seen, even if the next one is ready as well.
+                    screen.draw(|frame| draw(frame, state))?;
                 }
             }
             Happened::Time => {
@@ -416,8 +416,8 @@ async fn show(
 /// well.
 async fn over(under_way: &mut UnderWay, error: anyhow::Error) -> anyhow::Result<Ended> {
     match tokio::time::timeout(PATIENCE, under_way.chunks.message()).await {
-        Ok(_) => Ok(Ended::Process),
-        Err(_) => Err(error),
+        Ok(Ok(_)) => Ok(Ended::Process),
+        Ok(Err(_)) | Err(_) => Err(error),
     }
 }
 
