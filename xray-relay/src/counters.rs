@@ -25,6 +25,9 @@ pub(crate) struct Numbers {
     pub(crate) kept_bytes: u64,
     /// Recorders at work.
     pub(crate) recorders: u64,
+    /// Firings of triggers, and moments that their limits did not allow.
+    pub(crate) firings: u64,
+    pub(crate) skipped_firings: u64,
 }
 
 // === impl Counters ===
@@ -62,7 +65,7 @@ type Family = (
     fn(&Numbers) -> u64,
 );
 
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 9] = [
     (
         "xray_relay_files_total",
         "counter",
@@ -104,6 +107,18 @@ const FAMILIES: [Family; 7] = [
         "gauge",
         "Processes that are recorded.",
         |numbers| numbers.recorders,
+    ),
+    (
+        "xray_relay_firings_total",
+        "counter",
+        "Firings of triggers.",
+        |numbers| numbers.firings,
+    ),
+    (
+        "xray_relay_skipped_firings_total",
+        "counter",
+        "Moments of triggers that their limits did not allow.",
+        |numbers| numbers.skipped_firings,
     ),
 ];
 

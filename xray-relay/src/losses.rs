@@ -1,21 +1,16 @@
-//! What is in no file, and why: a line of JSON for each, in a file of the policy.
+//! What is in no file, and why.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The file of a policy.
-pub(crate) const NAME: &str = "losses.jsonl";
-/// The size at which the file makes room. One earlier file is kept.
-const LONGEST: u64 = 1 << 20;
+/// The file of a policy, without the end of its name.
+pub(crate) const NAME: &str = "losses";
 
 /// A time in which a process was not recorded, or events that are missing.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Loss {
+    /// 0: all processes of the policy, for a trigger.
     pub(crate) pid: u32,
     /// In milliseconds since the Unix epoch.
     pub(crate) since_ms: u64,
@@ -43,21 +38,5 @@ impl Loss {
             events,
             why: why.into(),
         }
-    }
-
-    /// Appends it to the file in the folder of a policy.
-    pub(crate) fn append(&self, folder: &Path) -> io::Result<()> {
-        let path = folder.join(NAME);
-        if fs::metadata(&path).is_ok_and(|found| found.len() >= LONGEST) {
-            fs::rename(&path, folder.join("losses.1.jsonl"))?;
-        }
-        let mut line = serde_json::to_string(self)?;
-        line.push('\n');
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o640)
-            .open(path)?;
-        file.write_all(line.as_bytes())
     }
 }

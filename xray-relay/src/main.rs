@@ -13,16 +13,20 @@
 //! | `config` | the command line |
 //! | `daemon` | connections to xrayd |
 //! | `supervisor` | which recorders there are |
-//! | `recorder/` | a recorder for each mode |
+//! | `recorder/` | a recorder for each mode, and one for a trigger |
 //! | `store` | folders and files of recordings |
 //! | `retention` | which files are removed |
 //! | `losses` | what is in no file, and why |
+//! | `firings` | the moments of triggers |
+//! | `line_file` | the files with a line for each of these |
 //! | `counters` | numbers for metrics, in a file |
 //! | `utc` | times as names of files have them |
 
 mod config;
 mod counters;
 mod daemon;
+mod firings;
+mod line_file;
 mod losses;
 mod recorder;
 mod retention;

@@ -1,4 +1,5 @@
-//! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`. A stream that is still written
+//! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`, and the snapshots of triggers:
+//! `POLICY/DATE/TIMEZ-PID-triggerN.xtrace`. A stream that is still written
 //! has `.part` behind its name, and can be read up to its end. Another file that is still written
 //! has `.unfinished` behind its name, and is of no use until it is whole.
 
@@ -12,7 +13,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::counters::Counters;
-use crate::losses::Loss;
+use crate::firings::{self, Firing};
+use crate::line_file;
+use crate::losses::{self, Loss};
 use crate::utc;
 
 /// The folder of a policy with a file for each process that is recorded.
@@ -58,7 +61,13 @@ pub(crate) struct Recording {
     bytes: u64,
     pub(crate) begun: Duration,
     is_removed_on_drop: bool,
+    /// True if the process is recorded up to the end of the file.
+    is_period: bool,
 }
+
+/// The mark of a trigger: when a relay has waited for it last.
+#[derive(Debug)]
+pub(crate) struct WatchMark(PathBuf);
 
 /// What a file is worth until it is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,6 +311,22 @@ impl Place {
     /// # Errors
     /// It cannot be made, or too little of the disk is free.
     pub(crate) fn begin(&self, unfinished: Unfinished) -> io::Result<Recording> {
+        self.begin_as("", unfinished)
+    }
+
+    /// Begins the file of a moment at which the trigger with this number has fired.
+    ///
+    /// # Errors
+    /// It cannot be made, or too little of the disk is free.
+    pub(crate) fn begin_moment(&self, trigger: u32) -> io::Result<Recording> {
+        let kind = format!("-trigger{trigger}");
+        let mut begun = self.begin_as(&kind, Unfinished::Useless)?;
+        begun.is_period = false;
+        Ok(begun)
+    }
+
+    /// Begins a file with this behind the pid in its name.
+    fn begin_as(&self, kind: &str, unfinished: Unfinished) -> io::Result<Recording> {
         if free_bytes(&self.store.root)? < self.store.leave {
             let mib = self.store.leave >> 20;
             return Err(io::Error::other(format!(
@@ -317,7 +342,7 @@ impl Place {
                 1 => String::new(),
                 _ => format!("-{attempt}"),
             };
-            let path = folder.join(format!("{time}Z-{}{more}{TRACE}", self.pid));
+            let path = folder.join(format!("{time}Z-{}{kind}{more}{TRACE}", self.pid));
             let end = match unfinished {
                 Unfinished::Readable => PART,
                 Unfinished::Useless => UNFINISHED,
@@ -343,6 +368,7 @@ impl Place {
                         bytes: 0,
                         begun,
                         is_removed_on_drop: unfinished == Unfinished::Useless,
+                        is_period: true,
                     });
                 }
             }
@@ -411,10 +437,47 @@ impl Place {
             why = loss.why,
             "not recorded"
         );
-        let written = make(&self.folder()).and_then(|()| loss.append(&self.folder()));
-        if let Err(error) = written {
-            tracing::error!(policy = self.policy, %error, "cannot note what was not recorded");
+        self.append(losses::NAME, loss);
+    }
+
+    /// Notes that a trigger has fired.
+    pub(crate) fn note_firing(&self, firing: &Firing) {
+        self.store.counters.change(&self.policy, |numbers| {
+            numbers.firings += 1;
+            numbers.skipped_firings = numbers.skipped_firings.saturating_add(firing.skipped);
+        });
+        if let Some(why) = &firing.why {
+            let pid = firing.pid;
+            tracing::warn!(
+                policy = self.policy,
+                pid,
+                why,
+                "no snapshot of a trigger's moment"
+            );
         }
+        self.append(firings::NAME, firing);
+    }
+
+    fn append(&self, name: &str, line: &impl serde::Serialize) {
+        let folder = self.folder();
+        let written = make(&folder).and_then(|()| line_file::append(&folder, name, line));
+        if let Err(error) = written {
+            tracing::error!(policy = self.policy, name, %error, "cannot write a line");
+        }
+    }
+
+    /// The same for another process of the policy.
+    pub(crate) fn of_process(&self, pid: u32) -> Self {
+        Self {
+            pid,
+            ..self.clone()
+        }
+    }
+
+    /// The mark of the trigger with this number.
+    pub(crate) fn watch_mark(&self, trigger: u32) -> WatchMark {
+        let folder = self.folder().join(MARKERS);
+        WatchMark(folder.join(format!("trigger{trigger}")))
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -422,10 +485,34 @@ impl Place {
     }
 }
 
+// === impl WatchMark ===
+
+impl WatchMark {
+    /// When a relay has waited for the trigger last, if one has.
+    pub(crate) fn touched(&self) -> Option<Duration> {
+        fs::metadata(&self.0).ok().map(|found| modified(&found))
+    }
+
+    /// Notes that the relay waits for it now.
+    pub(crate) fn touch(&self) {
+        let folder = self.0.parent().map_or(Ok(()), make);
+        if let Err(error) = folder.and_then(|()| replace(&self.0, b"")) {
+            tracing::error!(path = %self.0.display(), %error, "cannot mark a trigger");
+        }
+    }
+
+    /// Removes the mark: the policy has the trigger no more.
+    pub(crate) fn remove(&self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!(path = %self.0.display(), %error, "no mark to remove");
+        }
+    }
+}
+
 // === impl Recording ===
 
 impl Recording {
-    /// Makes the file whole. The process is recorded up to now.
+    /// Makes the file whole. If it is the file of a period, the process is recorded up to now.
     pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.now, &self.path)?;
         self.is_removed_on_drop = false;
@@ -434,7 +521,9 @@ impl Recording {
             numbers.files += 1;
             numbers.bytes = numbers.bytes.saturating_add(bytes);
         });
-        place.mark(utc::now())?;
+        if self.is_period {
+            place.mark(utc::now())?;
+        }
         Ok(self.path.clone())
     }
 

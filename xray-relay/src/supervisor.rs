@@ -1,5 +1,5 @@
-//! Which recorders there are: one for each process that a policy with files traces. Each second the
-//! supervisor asks the daemon which these are.
+//! Which recorders there are: one for each process that a policy with files traces, and one for
+//! each trigger of the policy. Each second the supervisor asks the daemon which these are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::Status;
-use xrayd_proto::v1::{ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus};
+use xrayd_proto::v1::{ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus, PolicyTrigger};
 
 use crate::config::Config;
 use crate::daemon::Daemon;
@@ -26,11 +26,6 @@ const RETAIN_EVERY: u32 = 10;
 const MOST_MISSED: u32 = 3;
 /// The time in which the daemon answers.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Of what has no files.
-const NO_PERIODS: Periods = Periods {
-    every: Duration::ZERO,
-    file_bytes: 0,
-};
 /// How long recorders may take to end when the relay does.
 const END_TIME: Duration = Duration::from_secs(20);
 
@@ -40,8 +35,7 @@ pub(crate) struct Supervisor {
     daemon: Daemon,
     store: Store,
     all: KeepAll,
-    /// By policy and process.
-    recorders: BTreeMap<(String, u32), Running>,
+    recorders: BTreeMap<Key, Running>,
     /// What is kept of each policy that has files.
     keep: BTreeMap<String, Keep>,
     /// True while the daemon does not answer.
@@ -50,9 +44,29 @@ pub(crate) struct Supervisor {
     answers: u32,
 }
 
+/// A policy, and what of it is recorded.
+type Key = (String, Subject);
+
+/// What a recorder is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Process(u32),
+    /// A trigger among those of the policy.
+    Trigger(u32),
+}
+
+/// What is recorded of it.
+#[derive(Debug, Clone, PartialEq)]
+enum Work {
+    Files(Mode, Periods),
+    Moments(PolicyTrigger),
+    /// The rest of what an earlier relay has recorded.
+    Rest,
+}
+
 #[derive(Debug)]
 struct Running {
-    what: (Mode, Periods),
+    what: Work,
     /// The looks in a row in which the process was not among the traced ones.
     missed: u32,
     orders: watch::Sender<Order>,
@@ -152,7 +166,9 @@ impl Supervisor {
         }
         let mut counts = BTreeMap::<&str, u64>::new();
         let names: BTreeSet<&str> = self.keep.keys().map(String::as_str).collect();
-        for (policy, _) in self.recorders.keys() {
+        let processes = self.recorders.keys();
+        let processes = processes.filter(|(_, what)| matches!(what, Subject::Process(_)));
+        for (policy, _) in processes {
             *counts.entry(policy).or_default() += 1;
         }
         for policy in names {
@@ -164,22 +180,21 @@ impl Supervisor {
     }
 
     /// Finishes the recordings of an earlier relay whose processes are not traced any more.
-    fn finish_earlier(&mut self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
+    fn finish_earlier(&mut self, wanted: &BTreeMap<Key, Work>) {
         let marked = self.store.marked().unwrap_or_else(|error| {
             tracing::error!(%error, "cannot list the processes of an earlier relay");
             Vec::new()
         });
         for place in marked {
-            let key = (place.policy.clone(), place.pid);
+            let key = (place.policy.clone(), Subject::Process(place.pid));
             if !wanted.contains_key(&key) && !self.recorders.contains_key(&key) {
                 let daemon = self.daemon.clone();
                 let task = tokio::spawn(async move { recorder::finish(&daemon, &place).await });
                 let (orders, _) = watch::channel(Order::End);
-                let what = (Mode::Unspecified, NO_PERIODS);
                 self.recorders.insert(
                     key,
                     Running {
-                        what,
+                        what: Work::Rest,
                         missed: 0,
                         orders,
                         task,
@@ -190,16 +205,14 @@ impl Supervisor {
     }
 
     /// Notes what a policy wants.
-    fn note(
-        &mut self,
-        policy: PolicyStatus,
-        wanted: &mut BTreeMap<(String, u32), (Mode, Periods)>,
-    ) {
+    fn note(&mut self, policy: PolicyStatus, wanted: &mut BTreeMap<Key, Work>) {
         let mode = policy.mode();
         let PolicyStatus {
             name,
             traced,
             output,
+            triggers,
+            has_expired,
             ..
         } = policy;
         let Some(output) = output.filter(|_| is_plain(&name)) else {
@@ -223,13 +236,19 @@ impl Supervisor {
             file_bytes,
         };
         for pid in traced {
-            wanted.insert((name.clone(), pid), (mode, periods));
+            let key = (name.clone(), Subject::Process(pid));
+            wanted.insert(key, Work::Files(mode, periods));
+        }
+        let triggers = triggers.into_iter().filter(|_| !has_expired);
+        for (index, trigger) in (0..).zip(triggers) {
+            let key = (name.clone(), Subject::Trigger(index));
+            wanted.insert(key, Work::Moments(trigger));
         }
     }
 
     /// Ends recorders of processes that are not traced any more, or otherwise than before. Those
     /// that have ended are removed.
-    async fn end_others(&mut self, wanted: &BTreeMap<(String, u32), (Mode, Periods)>) {
+    async fn end_others(&mut self, wanted: &BTreeMap<Key, Work>) {
         let mut ended = Vec::new();
         for (key, running) in &mut self.recorders {
             running.missed = match wanted.get(key) == Some(&running.what) {
@@ -254,16 +273,27 @@ impl Supervisor {
         }
     }
 
-    fn start(&mut self, key: (String, u32), what: (Mode, Periods)) {
-        let (policy, pid) = &key;
+    fn start(&mut self, key: Key, what: Work) {
+        let (policy, subject) = &key;
         let (orders, received) = watch::channel(Order::GoOn);
-        let place = self.store.place(policy, *pid);
-        let task = recorder::run(self.daemon.clone(), place, what, received);
+        let daemon = self.daemon.clone();
+        let place = |pid| self.store.place(policy, pid);
+        let task = match (*subject, &what) {
+            (Subject::Process(pid), Work::Files(mode, periods)) => {
+                let files = recorder::run(daemon, place(pid), (*mode, *periods), received);
+                tokio::spawn(files)
+            }
+            (Subject::Trigger(index), Work::Moments(trigger)) => {
+                let trigger = (index, trigger.clone());
+                tokio::spawn(recorder::trigger::run(daemon, place(0), trigger, received))
+            }
+            _ => return,
+        };
         let running = Running {
             what,
             missed: 0,
             orders,
-            task: tokio::spawn(task),
+            task,
         };
         self.recorders.insert(key, running);
     }

@@ -1,28 +1,17 @@
-//! The conditions of `xrayctl trigger`, as they are written:
-//!
-//! ```text
-//!  duration(SELECTOR) > TIME     on_cpu(SELECTOR) > TIME     off_cpu(SELECTOR) > TIME
-//!  call(SELECTOR)                rate(SELECTOR) > NUMBER/s
-//!  event(custom | NUMBER | NAME)     event(…).FIELD > NUMBER
-//!  death | death(SIGNAL) | death(any)     demand
-//! ```
-//!
-//! Each comparison can be `>=`, and a field has further relations (`event_condition`). A
-//! selector is the name of a function or a glob. Parentheses in it must be in pairs.
+//! The conditions of `xrayctl trigger`: their meaning in words, and as the daemon takes them.
+//! [`xrayd::trigger_text`] parses them.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use xray_trace::event_format::EventsOf;
-use xray_trace::instr_map::{CompiledSelection, Rule, Selection};
+use xrayd::trigger_text::{Bound, Form, WrittenComparison, parse_condition};
+use xrayd::triggers::{self, DeathWanted};
 use xrayd_proto::v1::{
-    self, CallTime, DeathCondition, DurationCondition, EventCondition, RateCondition,
-    TriggerCondition, death_condition::How, event_condition::Which, trigger_condition::What,
+    CallTime, DeathCondition, DurationCondition, EventCondition, RateCondition, TriggerCondition,
+    death_condition::How, event_condition::Which, trigger_condition::What,
 };
 
-use crate::condition_text::{Parsed, Rest};
-use crate::event_condition::{self, WrittenComparison};
 use crate::output::units;
-use crate::parse;
 use crate::selectors;
 
 /// A condition, and the text that it was parsed from.
@@ -46,246 +35,163 @@ pub(crate) struct Awaited {
     pub(crate) meaning: String,
 }
 
-/// A parsed condition, without the text. `None` stands for `demand`.
-type Meant = (Option<What>, Awaited);
-
-/// Parses a condition.
-///
-/// # Errors
-/// The first problem, and its column.
-pub(crate) fn parse(text: &str) -> Parsed<Condition> {
-    let rest = Rest::of(text).trimmed();
-    let (word, rest) = rest.word();
-    let mut comparison = None;
-    let ((what, awaited), rest) = match word.text() {
-        "duration" => call_time(CallTime::Duration, rest)?,
-        "on_cpu" => call_time(CallTime::OnCpu, rest)?,
-        "off_cpu" => call_time(CallTime::OffCpu, rest)?,
-        "call" => {
-            let (inner, rest) = rest.parenthesised("call(SELECTOR)")?;
-            let name = inner.text();
-            let awaited = meaning(format!("call({name})"), format!("a call of {name} begins"));
-            ((Some(What::Call(selector(inner)?)), awaited), rest)
-        }
-        "event" => {
-            let (events, compared) = event_condition::events_behind(rest)?;
-            let meant = event(&events, compared.as_ref());
-            comparison = compared.map(|compared| (events, compared));
-            (meant, rest.end())
-        }
-        "rate" => rate(rest)?,
-        "death" if rest.text().trim_start().is_empty() => {
-            let awaited = meaning("death".to_owned(), "a signal ends a process".to_owned());
-            ((Some(death_of(How::AnySignal(true))), awaited), rest)
-        }
-        "death" => {
-            let (inner, rest) = rest.parenthesised("death, death(SIGNAL) or death(any)")?;
-            (death(inner)?, rest)
-        }
-        "demand" => {
-            let awaited = meaning(
-                "demand".to_owned(),
-                "SIGUSR1 to xrayctl, or Enter".to_owned(),
-            );
-            ((None, awaited), rest)
-        }
-        _ => {
-            let what = "expected duration(…), on_cpu(…), off_cpu(…), call(…), event(…), rate(…), \
-                        death or demand";
-            return Err(word.error(match word.text() {
-                "" => what.to_owned(),
-                other => format!("{what}, not {other:?}"),
-            }));
-        }
+/// Parses a condition for clap.
+pub(crate) fn argument(text: &str) -> Result<Condition, String> {
+    let written = parse_condition(text).map_err(|error| error.to_string())?;
+    let (awaited, wire) = (Awaited::of(&written.form), wire(&written.form));
+    let comparison = match written.form {
+        Form::Event(events, Some(comparison)) => Some((events, comparison)),
+        _ => None,
     };
-    let rest = rest.trimmed();
-    if !rest.text().is_empty() {
-        return Err(rest.error(format!("unexpected {:?} after the condition", rest.text())));
-    }
     Ok(Condition {
-        text: text.trim().to_owned(),
+        text: written.text,
         awaited,
-        wire: what.map(|what| TriggerCondition { what: Some(what) }),
+        wire: wire.map(|what| TriggerCondition { what: Some(what) }),
         comparison,
     })
 }
 
-/// Parses a condition for clap.
-pub(crate) fn argument(text: &str) -> Result<Condition, String> {
-    parse(text).map_err(|error| error.to_string())
+fn wire(form: &Form) -> Option<What> {
+    Some(match form {
+        Form::CallTime {
+            measured,
+            of,
+            bound,
+            time,
+        } => What::Duration(DurationCondition {
+            selection: Some(selectors::wire(of.selection.clone())),
+            at_least_ns: bound.least(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            time: match measured {
+                triggers::CallTime::Duration => CallTime::Duration,
+                triggers::CallTime::OnCpu => CallTime::OnCpu,
+                triggers::CallTime::OffCpu => CallTime::OffCpu,
+            }
+            .into(),
+        }),
+        Form::Call(of) => What::Call(selectors::wire(of.selection.clone())),
+        Form::Rate { of, bound, calls } => What::Rate(RateCondition {
+            selection: Some(selectors::wire(of.selection.clone())),
+            at_least: bound.least(*calls),
+        }),
+        Form::Event(events, _) => What::Event(EventCondition {
+            which: Some(match events {
+                EventsOf::Custom => Which::Custom(true),
+                EventsOf::Number(number) => Which::Type((*number).into()),
+                EventsOf::Name(name) => Which::Name(name.clone()),
+            }),
+            comparison: None,
+        }),
+        Form::Death(wanted, _) => What::Death(DeathCondition {
+            how: Some(match wanted {
+                DeathWanted::AnySignal => How::AnySignal(true),
+                DeathWanted::Signal(signal) => How::Signal(*signal),
+                DeathWanted::AnyEnd => How::AnyEnd(true),
+            }),
+        }),
+        Form::Demand => return None,
+    })
 }
 
-fn meaning(condition: String, meaning: String) -> Awaited {
-    Awaited { condition, meaning }
-}
+// === impl Awaited ===
 
-fn call_time(measured: CallTime, rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
-    let word = match measured {
-        CallTime::Unspecified | CallTime::Duration => "duration",
-        CallTime::OnCpu => "on_cpu",
-        CallTime::OffCpu => "off_cpu",
-    };
-    let (inner, rest) = rest.parenthesised(&format!("{word}(SELECTOR) > TIME"))?;
-    let selection = selector(inner)?;
-    let (more, rest) = rest.comparison()?;
-    let sign = sign(more);
-    let text = rest.text().trim_end();
-    let time = parse::duration(text).map_err(|problem| rest.error(problem))?;
-    // 0 is the same in each unit.
-    if !time.is_zero() && text.ends_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return Err(rest.error(format!(
-            "expected a unit behind the number: write `{sign} {text}ms` for milliseconds, or use \
-             ns, us, s, m or h"
-        )));
+impl Awaited {
+    fn of(form: &Form) -> Self {
+        let (condition, meaning) = match form {
+            Form::CallTime {
+                measured,
+                of,
+                bound,
+                time,
+            } => {
+                let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                let (word, sign, time) = (measured.name(), bound.sign(), units::exact_time(ns));
+                let long = match bound {
+                    Bound::AtLeast => format!("{time} or longer"),
+                    Bound::MoreThan => format!("longer than {time}"),
+                };
+                let took = match measured {
+                    triggers::CallTime::Duration => format!("took {long}"),
+                    triggers::CallTime::OnCpu => format!("had a processor for {long}"),
+                    triggers::CallTime::OffCpu => format!("had no processor for {long}"),
+                };
+                let name = &of.text;
+                (
+                    format!("{word}({name}) {sign} {time}"),
+                    format!("a call of {name} ends that {took}"),
+                )
+            }
+            Form::Call(of) => {
+                let name = &of.text;
+                (format!("call({name})"), format!("a call of {name} begins"))
+            }
+            Form::Rate { of, bound, calls } => {
+                let (name, sign) = (&of.text, bound.sign());
+                let many = match bound {
+                    Bound::AtLeast => format!("{calls} or more calls"),
+                    Bound::MoreThan => format!("more than {}", units::counted(*calls, "call")),
+                };
+                (
+                    format!("rate({name}) {sign} {calls}/s"),
+                    format!("a process makes {many} of {name} within a second"),
+                )
+            }
+            Form::Event(events, comparison) => {
+                let kind = match events {
+                    EventsOf::Custom => "a custom event".to_owned(),
+                    EventsOf::Number(number) => format!("a typed event with the number {number}"),
+                    EventsOf::Name(name) => format!("a typed event with the name {name}"),
+                };
+                match comparison {
+                    None => (
+                        format!("event({events})"),
+                        format!("the program emits {kind}"),
+                    ),
+                    Some(comparison) => (
+                        format!("event({events}).{comparison}"),
+                        format!("the program emits {kind}, and its {comparison}"),
+                    ),
+                }
+            }
+            Form::Death(wanted, name) => {
+                let cause = match wanted {
+                    DeathWanted::AnySignal => "a signal ends a process".to_owned(),
+                    DeathWanted::AnyEnd => "a process ends in any way".to_owned(),
+                    DeathWanted::Signal(signal) => match Signal::try_from(*signal) {
+                        Ok(known) => format!("{known} ends a process"),
+                        Err(_) => format!("signal {signal} ends a process"),
+                    },
+                };
+                let written = match name {
+                    None => "death".to_owned(),
+                    Some(name) => format!("death({name})"),
+                };
+                (written, cause)
+            }
+            Form::Demand => (
+                "demand".to_owned(),
+                "SIGUSR1 to xrayctl, or Enter".to_owned(),
+            ),
+        };
+        Self { condition, meaning }
     }
-    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let (name, time) = (inner.text(), units::exact_time(ns));
-    let long = match more {
-        0 => format!("{time} or longer"),
-        _ => format!("longer than {time}"),
-    };
-    let took = match measured {
-        CallTime::Unspecified | CallTime::Duration => format!("took {long}"),
-        CallTime::OnCpu => format!("had a processor for {long}"),
-        CallTime::OffCpu => format!("had no processor for {long}"),
-    };
-    let awaited = meaning(
-        format!("{word}({name}) {sign} {time}"),
-        format!("a call of {name} ends that {took}"),
-    );
-    let what = What::Duration(DurationCondition {
-        selection: Some(selection),
-        at_least_ns: ns.saturating_add(more),
-        time: measured.into(),
-    });
-    Ok(((Some(what), awaited), rest.end()))
-}
-
-fn rate(rest: Rest<'_>) -> Parsed<(Meant, Rest<'_>)> {
-    let (inner, rest) = rest.parenthesised("rate(SELECTOR) > NUMBER/s")?;
-    let selection = selector(inner)?;
-    let (more, rest) = rest.comparison()?;
-    let wrong = || rest.error("expected a number of calls per second, like 1000/s".to_owned());
-    let (number, unit) = rest.text().split_once('/').ok_or_else(wrong)?;
-    if unit.trim() != "s" {
-        return Err(wrong());
-    }
-    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    let at_least = number.saturating_add(more);
-    if at_least == 0 {
-        return Err(rest.error("expected 1 or more: a rate of 0 is always reached".to_owned()));
-    }
-    let what = What::Rate(RateCondition {
-        selection: Some(selection),
-        at_least,
-    });
-    let name = inner.text();
-    let many = match more {
-        0 => format!("{number} or more calls"),
-        _ => format!("more than {}", units::counted(number, "call")),
-    };
-    let awaited = meaning(
-        format!("rate({name}) {} {number}/s", sign(more)),
-        format!("a process makes {many} of {name} within a second"),
-    );
-    Ok(((Some(what), awaited), rest.end()))
-}
-
-/// The comparison, by the number that [`Rest::comparison`] returns.
-fn sign(more: u64) -> &'static str {
-    if more == 0 { ">=" } else { ">" }
-}
-
-fn event(events: &EventsOf, comparison: Option<&WrittenComparison>) -> Meant {
-    let (which, kind) = match events {
-        EventsOf::Custom => (Which::Custom(true), "a custom event".to_owned()),
-        EventsOf::Number(number) => (
-            Which::Type((*number).into()),
-            format!("a typed event with the number {number}"),
-        ),
-        EventsOf::Name(name) => (
-            Which::Name(name.clone()),
-            format!("a typed event with the name {name}"),
-        ),
-    };
-    let awaited = match comparison {
-        None => meaning(
-            format!("event({events})"),
-            format!("the program emits {kind}"),
-        ),
-        Some(comparison) => meaning(
-            format!("event({events}).{comparison}"),
-            format!("the program emits {kind}, and its {comparison}"),
-        ),
-    };
-    let condition = EventCondition {
-        which: Some(which),
-        comparison: None,
-    };
-    (Some(What::Event(condition)), awaited)
-}
-
-fn death(inner: Rest<'_>) -> Parsed<Meant> {
-    let name = inner.text();
-    let (how, cause) = match name {
-        "any" => (How::AnyEnd(true), "a process ends in any way".to_owned()),
-        name => {
-            let full = match name.starts_with("SIG") {
-                true => name.to_owned(),
-                false => format!("SIG{name}"),
-            };
-            let by_name = full.parse::<Signal>().ok().map(|signal| signal as i32);
-            let by_number = name.parse().ok().filter(|number| (1..=64).contains(number));
-            let signal = by_name.or(by_number);
-            let signal = signal.ok_or_else(|| {
-                inner.error(format!(
-                    "expected a signal, like SIGSEGV, or any, not {name:?}"
-                ))
-            })?;
-            let shown = Signal::try_from(signal).map_or_else(
-                |_| format!("signal {signal}"),
-                |signal| signal.as_str().to_owned(),
-            );
-            (How::Signal(signal), format!("{shown} ends a process"))
-        }
-    };
-    let awaited = meaning(format!("death({name})"), cause);
-    Ok((Some(death_of(how)), awaited))
-}
-
-fn death_of(how: How) -> What {
-    What::Death(DeathCondition { how: Some(how) })
-}
-
-/// The functions of this name, or the functions that the glob matches.
-fn selector(inner: Rest<'_>) -> Parsed<v1::Selection> {
-    let text = inner.text().to_owned();
-    let rule = match text.contains(['*', '?']) {
-        true => Rule::Glob(text),
-        false => Rule::Function(text),
-    };
-    let selection = Selection {
-        include: vec![rule],
-        exclude: Vec::new(),
-    };
-    CompiledSelection::new(&selection).map_err(|error| inner.error(error.to_string()))?;
-    Ok(selectors::wire(selection))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use xrayd_proto::v1::Selection;
+
     use super::*;
     use crate::output::golden;
 
     /// A condition in short.
     fn brief(text: &str) -> String {
-        let names = |selection: Option<v1::Selection>| {
+        let names = |selection: Option<Selection>| {
             let rules = selection.unwrap_or_default().include;
             format!("{:?}", rules[0].rule.as_ref().unwrap())
         };
-        match parse(text).unwrap().wire.map(|wire| wire.what.unwrap()) {
+        match argument(text).unwrap().wire.map(|wire| wire.what.unwrap()) {
             None => "demand".to_owned(),
             Some(What::Duration(of)) => {
                 let time = match of.time() {
@@ -403,7 +309,7 @@ mod tests {
             ("death(any)", "death(any)", "a process ends in any way"),
             ("demand", "demand", "SIGUSR1 to xrayctl, or Enter"),
         ] {
-            let awaited = parse(text).unwrap().awaited;
+            let awaited = argument(text).unwrap().awaited;
             assert_eq!(awaited.condition, condition);
             assert_eq!(awaited.meaning, meaning);
         }
@@ -447,7 +353,7 @@ mod tests {
         ];
         golden::check("conditions.txt", |out| {
             for text in wrong {
-                let error = parse(text).unwrap_err();
+                let error = parse_condition(text).unwrap_err();
                 writeln!(
                     out,
                     "{text}\n{:>width$}\n    {error}",
@@ -476,7 +382,7 @@ mod tests {
     }
 
     fn check_any(text: &str) -> Result<(), TestCaseError> {
-        if let Err(error) = parse(text) {
+        if let Err(error) = parse_condition(text) {
             prop_assert!((1..=text.chars().count() + 1).contains(&error.column));
         }
         Ok(())

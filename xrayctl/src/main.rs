@@ -14,11 +14,9 @@ mod candidates;
 mod client;
 mod cmd;
 mod condition;
-mod condition_text;
 #[cfg(test)]
 mod documents;
 mod each_process;
-mod event_condition;
 mod failure;
 mod gathering;
 mod input;

@@ -17,8 +17,8 @@ use crate::output::text::quoted;
 
 /// The most recordings that are listed.
 const MOST: usize = 1_000_000;
-/// The most bytes of a policy's losses that are read.
-const MOST_LOSSES: u64 = 4 << 20;
+/// The most bytes of a policy's lines that are read.
+const MOST_LINES: u64 = 4 << 20;
 
 /// The folder of all recordings.
 #[derive(Debug)]
@@ -143,26 +143,25 @@ impl Recordings {
         Ok(())
     }
 
-    /// The lines about what was not recorded for a policy, the oldest first.
-    pub(crate) fn losses(&self) -> anyhow::Result<Vec<(String, String)>> {
+    /// The lines of the files `NAME.jsonl` of all policies, each with its policy. Those of a policy
+    /// are in order, the oldest first.
+    pub(crate) fn lines(&self, name: &str) -> anyhow::Result<Vec<(String, String)>> {
         let mut lines = Vec::new();
         for policy in names(&self.0)? {
             let Some(folder) = folder(&self.0, &policy)? else {
                 continue;
             };
-            for file in ["losses.1.jsonl", "losses.jsonl"] {
+            for file in [format!("{name}.1.jsonl"), format!("{name}.jsonl")] {
                 let flags =
                     OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-                let Ok(opened) = openat(&folder, file, flags, Mode::empty()) else {
+                let Ok(opened) = openat(&folder, &*file, flags, Mode::empty()) else {
                     continue;
                 };
                 if !is_file(&fstat(&opened)?) {
                     continue;
                 }
                 let mut text = Vec::new();
-                File::from(opened)
-                    .take(MOST_LOSSES)
-                    .read_to_end(&mut text)?;
+                File::from(opened).take(MOST_LINES).read_to_end(&mut text)?;
                 let text = String::from_utf8_lossy(&text).into_owned();
                 lines.extend(text.lines().map(|line| (policy.clone(), line.to_owned())));
             }
@@ -266,7 +265,7 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(
-            recordings.losses().unwrap(),
+            recordings.lines("losses").unwrap(),
             [("p".to_owned(), "{}".to_owned())]
         );
         let mut text = String::new();

@@ -7,10 +7,10 @@ use xray_trace::event_format::{
     EventOptions, EventsOf, FieldComparison, Literal, Relation, TypeOfEvent,
 };
 use xray_trace::model::Trace;
+use xrayd::trigger_text::{WrittenComparison, WrittenEventCondition, parse_event_condition};
 use xrayd_proto::v1::StatusRequest;
 
 use crate::client::Rpc;
-use crate::event_condition::{self, WrittenComparison, WrittenCondition};
 use crate::failure::{self, Failure};
 use crate::suggest;
 
@@ -46,9 +46,14 @@ pub(crate) struct UserEventArgs {
         id = "where",
         long = "where",
         value_name = "CONDITION",
-        value_parser = event_condition::argument
+        value_parser = where_argument
     )]
-    conditions: Vec<WrittenCondition>,
+    conditions: Vec<WrittenEventCondition>,
+}
+
+/// Parses a condition for clap.
+fn where_argument(text: &str) -> Result<WrittenEventCondition, String> {
+    parse_event_condition(text).map_err(|error| error.to_string())
 }
 
 /// The descriptions of events that the modules of an attached process have; with the pid 0 those of
@@ -158,10 +163,10 @@ impl UserEventArgs {
 
 /// The condition of a `--where`, with the description of the events that it is about.
 fn resolved(
-    condition: &WrittenCondition,
+    condition: &WrittenEventCondition,
     formats: &EventFormats,
 ) -> Result<EventCondition, Failure> {
-    let WrittenCondition {
+    let WrittenEventCondition {
         text,
         events,
         comparison,

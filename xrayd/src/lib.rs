@@ -48,6 +48,7 @@ pub mod target;
 mod tasks;
 mod text;
 mod toml_file;
+pub mod trigger_text;
 pub mod triggers;
 pub mod types;
 

@@ -137,6 +137,16 @@ impl<'t> TomlText<'t> {
             .ok()
     }
 
+    /// A text that `read` understands. `None` if it is not there, or if it has a mistake.
+    pub(crate) fn parsed<T>(
+        &self,
+        text: Option<Located<String>>,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = text?;
+        self.check(text.at, read(&text.value))
+    }
+
     /// All mistakes, in the order of their places.
     pub(crate) fn mistakes(self) -> Vec<Mistake> {
         let mistakes = self.mistakes.into_inner().into_iter();

@@ -48,6 +48,7 @@ const ORDER: &[&str] = &[
     "export",
     "process",
     "parse",
+    "trigger_text",
     "matching",
     "access",
     "policies",

@@ -500,6 +500,12 @@ fn a_hundred_files_with_mistakes_change_nothing() -> Result<()> {
             "mode = \"stream\"\nmode = \"count\"",
             "\"\\u0000\" = 1",
             "[trigger]",
+            "[[trigger]]\nwhen = \"death\"",
+            "[output]\n[[trigger]]\nwhen = \"demand\"",
+            "[output]\n[[trigger]]\nwhen = \"duration(f) < 3\"\nlimit = \"9/1h\"",
+            "[output]\n[[trigger]]\nwhen = \"call(f)\"\nlimit = \"3\"",
+            "[output]\n[[trigger]]\nwhen = \"call(f)\"\nsnapshot = { after = \"1h\" }",
+            "[output]\n[trigger]\nwhen = [\"event(7).a > 1\"]",
             "[output]\nevery = \"1ms\"",
             "[[trace]]",
         ]

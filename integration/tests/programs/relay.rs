@@ -12,7 +12,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::cli_profile::ensure_exact as ensure_exact_sums;
-use crate::scene::{Cli, Daemon, NOBODY, Scene, rows};
+use crate::cli_trigger::{calls_of, times};
+use crate::scene::{Cli, Daemon, NOBODY, Scene, ensure_as_compiled, row_of, rows, sleds_on};
+use crate::trace::read;
 
 /// A daemon with a policy that has files, and a user for the relay.
 struct Fleet {
@@ -43,9 +45,14 @@ impl Relay {
 
 impl Fleet {
     fn new(mode: &str) -> Result<Self> {
+        Self::of(Fixture::Counted, mode, "*", "")
+    }
+
+    /// With this program, whose functions match the glob, and this text behind the policy.
+    fn of(fixture: Fixture, mode: &str, enable: &str, more: &str) -> Result<Self> {
         let scene = Scene::public()?;
         let program = scene.path("service");
-        integration::copy_program(&build(Fixture::Counted)?, &program)?;
+        integration::copy_program(&build(fixture)?, &program)?;
         integration::copy_program(&relay()?, &scene.path("xray-relay"))?;
         fs::create_dir(scene.path("recordings"))?;
         chown(scene.path("recordings"), Some(NOBODY), Some(NOBODY))?;
@@ -56,7 +63,8 @@ impl Fleet {
             "policies.d/p.toml",
             &format!(
                 "name = \"p\"\n[match]\nexe = {program:?}\n[trace]\nmode = {mode:?}\n\
-                 enable = \"*\"\nring_size = \"16MiB\"\n[output]\nevery = \"1s\"\nmax_file = \"1MiB\"\n"
+                 enable = {enable:?}\nring_size = \"16MiB\"\n[output]\nevery = \"1s\"\n\
+                 max_file = \"1MiB\"\n{more}"
             ),
         )?;
         fleet.write(
@@ -128,11 +136,7 @@ impl Fleet {
     fn list(&self, cli: &Cli, what: &str) -> Result<Vec<Value>> {
         let folder = self.scene.path("recordings").display().to_string();
         let listed = cli.json(["recordings", what, "--folder", &folder])?;
-        let key = if what == "list" {
-            "recordings"
-        } else {
-            "losses"
-        };
+        let key = if what == "list" { "recordings" } else { what };
         Ok(rows(&listed, key)?.to_vec())
     }
 
@@ -305,4 +309,168 @@ fn fetch_and_remove(fleet: &Fleet, cli: &Cli, file: &Path) -> Result<()> {
     cli.run(["recordings", "rm", "../x/y", "--folder", folder])?
         .failed(1, &["no recording"])?;
     Ok(())
+}
+
+/// A policy with a trigger on slow calls, and one on crashes.
+const TRIGGERS: &str = r#"
+[[trigger]]
+when = "duration(slow) > 50ms"
+snapshot = { before = "300ms", after = "100ms" }
+limit = "2/1h"
+
+[[trigger]]
+when = "death"
+"#;
+
+/// Waits for so many firings, and returns them.
+fn wait_for_firings(fleet: &Fleet, cli: &Cli, count: usize) -> Result<Vec<Value>> {
+    let firings = wait_until(
+        DEADLINE,
+        &format!("a trigger has fired {count} times"),
+        || {
+            let firings = fleet.list(cli, "firings")?;
+            Ok((firings.len() >= count).then_some(firings))
+        },
+    );
+    let firings = firings.with_context(|| fleet.log())?;
+    ensure!(firings.len() == count, "{firings:#?}");
+    Ok(firings)
+}
+
+/// Waits until triggers are armed in a process.
+fn wait_for_armed(cli: &Cli, target: &Target, count: u64) -> Result<()> {
+    let what = format!("{count} triggers are armed in process {}", target.pid());
+    wait_until(DEADLINE, &what, || {
+        let status = cli.json(["status"])?;
+        let row = row_of(&status, target.pid())?;
+        Ok(row
+            .is_some_and(|row| row["triggers"] == count)
+            .then_some(()))
+    })
+}
+
+/// The slow call of a process of a policy is in a file of its own, with what happened around it,
+/// though nobody is logged in. Other processes are not in the file.
+#[test]
+fn the_slow_calls_of_a_service_are_in_files() -> Result<()> {
+    if !is_root_for("the_slow_calls_of_a_service_are_in_files")? {
+        return Ok(());
+    }
+    for mode in ["profile", "stream", "flight"] {
+        slow_calls_and_crashes(mode).with_context(|| format!("in mode {mode}"))?;
+    }
+    Ok(())
+}
+
+fn slow_calls_and_crashes(mode: &str) -> Result<()> {
+    let fleet = Fleet::of(Fixture::Triggers, mode, "tick", TRIGGERS)?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    // The relay waits before there is a process.
+    let relay = fleet.relay(&daemon)?;
+    let spawn = || {
+        let mut command = Command::new(&fleet.program);
+        command.args(["--threads", "2"]);
+        Target::spawn_command(command)
+    };
+    let (mut slow, mut other) = (spawn()?, spawn()?);
+    for target in [&slow, &other] {
+        wait_for_armed(&cli, target, 2)?;
+    }
+    slow.ask("slow 1", "slow ")?;
+    let (begin, end) = times(&slow.ask("slow 120", "slow ")?)?;
+    let fired = wait_for_firings(&fleet, &cli, 1)?.remove(0);
+    let expected = ["duration(slow) > 50ms", "slow"].map(Value::from);
+    ensure!(
+        [&fired["condition"], &fired["function"]] == expected.each_ref() && fired["trigger"] == 1,
+        "{fired}"
+    );
+    ensure!(
+        fired["pid"] == slow.pid() && fired["tid"] == slow.pid(),
+        "{fired}"
+    );
+    let took = fired["value_ns"].as_u64().context("no time")?;
+    ensure!(
+        (119_900_000..=end - begin + 100_000).contains(&took),
+        "{fired}"
+    );
+    let name = fired["recording"].as_str().context("no file")?;
+    ensure!(
+        name.ends_with(&format!("-{}-trigger1.xtrace", slow.pid())),
+        "{name}"
+    );
+    let trace = read(&fleet.scene.path("recordings").join(name))?;
+    let pids: Vec<u32> = trace
+        .processes()
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    ensure!(pids == [slow.pid().cast_unsigned()], "{pids:?}");
+    let calls = calls_of(&trace, "slow")?;
+    let whole = calls.iter().filter(|call| {
+        call.begun + 100_000 >= begin && call.ended.is_some_and(|ended| ended <= end + 100_000)
+    });
+    ensure!(whole.count() == 1, "{calls:?}, {begin} to {end}");
+    let ticks = calls_of(&trace, "tick")?;
+    let within = |from: u64, to: u64| ticks.iter().any(|call| (from..to).contains(&call.begun));
+    ensure!(within(0, begin) && within(begin, end) && within(end, u64::MAX));
+
+    // The limit is for all processes of the policy.
+    other.ask("slow 60", "slow ")?;
+    let second = wait_for_firings(&fleet, &cli, 2)?.remove(1);
+    ensure!(second["pid"] == other.pid(), "{second}");
+    other.ask("slow 60", "slow ")?;
+    // A crash has a limit of its own.
+    other.send("segv")?;
+    let crash = wait_for_firings(&fleet, &cli, 3)?.remove(2);
+    ensure!(
+        crash["pid"] == other.pid() && crash["condition"] == "death",
+        "{crash}"
+    );
+    let name = crash["recording"]
+        .as_str()
+        .with_context(|| crash.to_string())?;
+    let trace = read(&fleet.scene.path("recordings").join(name))?;
+    ensure!(!calls_of(&trace, "tick")?.is_empty());
+
+    // The next daemon arms the triggers for the next relay, and the gaps are told.
+    ensure!(
+        fleet
+            .list(&cli, "losses")?
+            .iter()
+            .all(|loss| loss["pid"] != 0)
+    );
+    drop(relay);
+    daemon.kill()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let relay = fleet.relay(&daemon)?;
+    wait_for_armed(&cli, &slow, 2)?;
+    slow.ask("slow 60", "slow ")?;
+    let last = wait_for_firings(&fleet, &cli, 4)?.remove(3);
+    ensure!(last["pid"] == slow.pid() && last["trigger"] == 1, "{last}");
+    let gaps = fleet.list(&cli, "losses")?;
+    let gaps = gaps.iter().filter(|loss| loss["pid"] == 0).count();
+    ensure!(gaps == 2, "{gaps} gaps of two triggers: {}", fleet.log());
+
+    // A policy that changes has its new triggers armed, and the functions of the others go off.
+    let path = fleet.scene.path("policies.d/p.toml");
+    let changed = fs::read_to_string(&path)?.replace("> 50ms", "> 1h");
+    fs::write(
+        &path,
+        changed
+            .split("[[trigger]]\nwhen = \"death\"")
+            .next()
+            .unwrap_or(""),
+    )?;
+    cli.ok(["policy", "reload"])?;
+    wait_for_armed(&cli, &slow, 1)?;
+    slow.ask("slow 60", "slow ")?;
+    relay.stop()?;
+    wait_for_armed(&cli, &slow, 0)?;
+    wait_for_firings(&fleet, &cli, 4)?;
+    // Only the function of the policy is on.
+    ensure!(sleds_on(&slow)? == 2, "{}", sleds_on(&slow)?);
+    cli.ok(["detach", "--all"])?;
+    ensure_as_compiled(&slow)
 }

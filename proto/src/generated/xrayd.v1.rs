@@ -142,6 +142,10 @@ pub struct PolicyStatus {
     /// What a recorder writes for it. Unset: nothing.
     #[prost(message, optional, tag = "15")]
     pub output: ::core::option::Option<PolicyOutput>,
+    /// The moments of which a recorder writes snapshots, in the order of the text. A recorder arms
+    /// them by `TriggerRequest.of_policy`.
+    #[prost(message, repeated, tag = "16")]
+    pub triggers: ::prost::alloc::vec::Vec<PolicyTrigger>,
 }
 /// The files that a recorder such as xray-relay writes for a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -158,6 +162,24 @@ pub struct PolicyOutput {
     /// The age at which a file goes. 0: no such age.
     #[prost(uint64, tag = "4")]
     pub keep_ns: u64,
+}
+/// A trigger of a policy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyTrigger {
+    /// The conditions as they are written.
+    #[prost(string, repeated, tag = "1")]
+    pub when: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The time that a snapshot reaches back. 0: to the oldest event.
+    #[prost(uint64, tag = "2")]
+    pub before_ns: u64,
+    /// The time after the moment at which a snapshot ends.
+    #[prost(uint64, tag = "3")]
+    pub after_ns: u64,
+    /// The most firings in any time of `limit_period_ns`, in all processes of the policy together.
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    #[prost(uint64, tag = "5")]
+    pub limit_period_ns: u64,
 }
 /// A mistake in the text of a policy.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1496,6 +1518,25 @@ pub struct TriggerRequest {
     /// Refused in the first message (`limit`).
     #[prost(bool, tag = "8")]
     pub fire: bool,
+    /// The trigger of a policy. The policy says everything, and the other fields have no effect. The
+    /// trigger is armed in the processes in which the policy has functions on, and in those that come
+    /// later; there may be none. A snapshot is of the process that met the condition. Needs the right
+    /// `recordings`. Refused if there is no such trigger (`policy`).
+    #[prost(message, optional, tag = "9")]
+    pub of_policy: ::core::option::Option<TriggerOfPolicy>,
+}
+/// A trigger of a policy.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerOfPolicy {
+    /// The name of the policy.
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// The trigger among those of the policy, from 0 on.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// The trigger as the client knows it. Refused if the policy has another one by now (`policy`).
+    #[prost(message, optional, tag = "3")]
+    pub expected: ::core::option::Option<PolicyTrigger>,
 }
 /// A condition of a trigger. It also holds for functions of libraries that are loaded later, and in
 /// processes that come later. An `id` in a selection is the id of the function in each process by

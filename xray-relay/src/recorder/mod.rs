@@ -1,4 +1,5 @@
-//! Recorders: what one policy has one process record, written to files.
+//! Recorders: what one policy has one process record, written to files. A policy's trigger has a
+//! recorder of its own (`trigger`).
 //!
 //! | mode of the policy | files |
 //! |---|---|
@@ -9,6 +10,7 @@
 mod profile;
 mod snapshot;
 mod stream;
+pub(crate) mod trigger;
 
 use std::time::{Duration, Instant};
 

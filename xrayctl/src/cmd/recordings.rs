@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::output::Console;
-use crate::output::recordings::{Losses, Table};
+use crate::output::recordings::{Firings, Losses, Table};
 use crate::recordings::{Recording, Recordings};
 use crate::trace_file::Overwrite;
 use crate::whole_file::WholeFile;
@@ -20,6 +20,7 @@ Examples:
   xrayctl recordings list --policy checkout-latency
   xrayctl recordings fetch checkout-latency/2026-11-30/142530.123Z-4711.xtrace
   xrayctl recordings losses
+  xrayctl recordings firings --policy checkout-latency
   xrayctl recordings rm checkout-latency/2026-11-30/142530.123Z-4711.xtrace";
 
 #[derive(Debug, clap::Args)]
@@ -35,6 +36,8 @@ enum Command {
     List(ListArgs),
     /// Show what was not recorded, and why
     Losses(ListArgs),
+    /// Show the moments at which triggers of policies have fired
+    Firings(ListArgs),
     /// Copy recordings into the current directory
     Fetch(FetchArgs),
     /// Remove recordings
@@ -101,11 +104,19 @@ pub(crate) fn run(args: Args, console: &mut Console) -> anyhow::Result<()> {
             }
         }
         Command::Losses(args) => {
-            let lines = Recordings::open(&args.place.folder)?.losses()?;
+            let lines = Recordings::open(&args.place.folder)?.lines("losses")?;
             let losses = Losses::new(lines, args.policy.as_deref(), args.pid);
             match args.format.json {
                 true => console.json(&losses),
                 false => console.show(|out, look| losses.render(out, look)),
+            }
+        }
+        Command::Firings(args) => {
+            let lines = Recordings::open(&args.place.folder)?.lines("firings")?;
+            let firings = Firings::new(lines, args.policy.as_deref(), args.pid);
+            match args.format.json {
+                true => console.json(&firings),
+                false => console.show(|out, look| firings.render(out, look)),
             }
         }
         Command::Fetch(args) => fetch(&args, console),

@@ -65,8 +65,8 @@ const ACCESS_TABLES: [KeyTable; 3] = [
         &[
             (
                 "recordings",
-                "Seeing the policies, and reading all that they record, arguments and data \
-                 included. It changes no process.",
+                "Seeing the policies, reading all that they record, arguments and data included, and \
+                 arming their triggers. It changes no process otherwise.",
             ),
             (
                 "policy",

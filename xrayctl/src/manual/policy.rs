@@ -3,7 +3,7 @@
 use super::{KeyTable, page};
 
 /// The keys of a policy's tables: the table, its meaning, and its keys with theirs.
-const POLICY_TABLES: [KeyTable; 4] = [
+const POLICY_TABLES: [KeyTable; 5] = [
     (
         "",
         "",
@@ -124,6 +124,38 @@ const POLICY_TABLES: [KeyTable; 4] = [
             ),
         ],
     ),
+    (
+        "[[trigger]]",
+        "A moment of which xray-relay(8) writes a snapshot. There can be 8 such tables. They need \
+         [output]. While a trigger waits for calls or events, the processes record events, also in \
+         mode profile. The functions of its conditions are on, also those that enable leaves out.",
+        &[
+            (
+                "when",
+                "The conditions, as xrayctl-trigger(1) has them, but for demand: \
+                 \"duration(checkout::handle) > 100ms\", \"death\". The trigger fires if one of them \
+                 is met in a process of the policy. It must be there.",
+            ),
+            (
+                "snapshot",
+                "The time around the moment that the file covers, such as { before = \"1s\", after = \
+                 \"200ms\" }. It begins earlier if the call that met the condition did. Without \
+                 before it has the oldest events that are there. Without after it ends at the \
+                 moment. The file is of the process in which the condition was met.",
+            ),
+            (
+                "limit",
+                "The most firings for a time, in all processes together, such as \"10/1h\", which is \
+                 meant without it. Further moments are counted. A relay that starts begins to count \
+                 anew.",
+            ),
+            (
+                "event_formats",
+                "The data of events whose fields conditions compare, such as \
+                 [\"order=id:u64,price:f64\"], as the option --event-format has them.",
+            ),
+        ],
+    ),
 ];
 
 /// The page of a policy.
@@ -160,6 +192,11 @@ max_overhead = "2%"
 [output]
 every = "1m"
 keep_for = "168h"
+
+[[trigger]]
+when = ["duration(checkout::handle) > 100ms", "death"]
+snapshot = { before = "1s", after = "200ms" }
+limit = "10/1h"
 "#;
 
 #[cfg(test)]

@@ -45,6 +45,16 @@ const RELAY_TABLES: [KeyTable; 4] = [
                  until it is whole. Files have mode 0640.",
             ),
             (
+                "POLICY/DATE/TIMEZ-PID-triggerN.xtrace",
+                "The snapshot of a moment at which the trigger N of the policy has fired. Date and \
+                 time are those at which the file was begun.",
+            ),
+            (
+                "POLICY/firings.jsonl",
+                "A line of JSON for each of these moments: which condition was met, when, in which \
+                 thread, and the file. xrayctl recordings firings shows it.",
+            ),
+            (
                 "POLICY/losses.jsonl",
                 "What is in no file: a line of JSON for each time in which a process was not \
                  recorded, and for events that the relay took too slowly. xrayctl recordings losses \
@@ -57,7 +67,8 @@ const RELAY_TABLES: [KeyTable; 4] = [
             (
                 "metrics.prom",
                 "Numbers in the text format of Prometheus, for the textfile collector of its node \
-                 exporter: files and bytes written and kept, removed files, gaps, lost events.",
+                 exporter: files and bytes written and kept, removed files, gaps, lost events, firings \
+                 of triggers.",
             ),
         ],
     ),
@@ -74,7 +85,8 @@ const RELAY_TABLES: [KeyTable; 4] = [
          does not take in time, and counts them. Sums of mode profile are in the program, so a \
          relay or a daemon that was gone loses none of them. Of a stream, the time without a relay \
          is lost, and noted. What a process calls before the relay first sees it, within a second, \
-         is in no stream, and is not noted.",
+         is in no stream, and is not noted. Moments of triggers without a relay are lost: the time \
+         is noted, with the process 0.",
         &[],
     ),
 ];

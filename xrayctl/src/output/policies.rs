@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use xrayd_proto::v1::{PolicyMistake, PolicyRefusal, PolicyStatus};
+use xrayd_proto::v1::{PolicyMistake, PolicyRefusal, PolicyStatus, PolicyTrigger};
 
 use super::checked_policy::Mistake;
 use super::console::Tone;
@@ -41,6 +41,19 @@ struct Policy {
     /// Absent if no files are written for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Files>,
+    triggers: Vec<Trigger>,
+}
+
+/// A trigger, of whose moments a recorder writes snapshots.
+#[derive(Debug, Serialize)]
+struct Trigger {
+    when: Vec<String>,
+    /// Absent if a snapshot reaches back as far as it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before_ns: Option<u64>,
+    after_ns: u64,
+    limit: u32,
+    limit_period_ns: u64,
 }
 
 /// The files that a recorder writes for a policy.
@@ -148,6 +161,7 @@ impl From<PolicyStatus> for Policy {
             lost,
             mode: _,
             output,
+            triggers,
         } = status;
         let output = output.map(|output| Files {
             every_ns: output.every_ns,
@@ -188,6 +202,26 @@ impl From<PolicyStatus> for Policy {
             lost,
             mode,
             output,
+            triggers: triggers.into_iter().map(Trigger::from).collect(),
+        }
+    }
+}
+
+impl From<PolicyTrigger> for Trigger {
+    fn from(trigger: PolicyTrigger) -> Self {
+        let PolicyTrigger {
+            when,
+            before_ns,
+            after_ns,
+            limit,
+            limit_period_ns,
+        } = trigger;
+        Self {
+            when,
+            before_ns: (before_ns > 0).then_some(before_ns),
+            after_ns,
+            limit,
+            limit_period_ns,
         }
     }
 }
@@ -233,6 +267,15 @@ impl Policy {
             let events = units::count(self.events);
             let lost = units::count(self.lost);
             line(out, "events", &format!("{events}, {lost} lost"))?;
+            for trigger in &self.triggers {
+                let (when, times) = (trigger.when.join(" or "), trigger.limit);
+                let period = units::exact_time(trigger.limit_period_ns);
+                line(
+                    out,
+                    "trigger",
+                    &format!("{when}, up to {times} times in {period}"),
+                )?;
+            }
         }
         if self.state == State::InForce && !self.mistakes.is_empty() {
             line(out, "file", "has mistakes: the version before is in force")?;

@@ -50,6 +50,42 @@ struct Line {
     why: String,
 }
 
+/// The moments at which triggers have fired.
+#[derive(Debug, Serialize)]
+pub(crate) struct Firings {
+    firings: Vec<Firing>,
+}
+
+#[derive(Debug, Serialize)]
+struct Firing {
+    policy: String,
+    #[serde(flatten)]
+    what: FiringLine,
+}
+
+/// A line of the relay's file.
+#[derive(Debug, Serialize, Deserialize)]
+struct FiringLine {
+    trigger: u32,
+    condition: String,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    function: String,
+    at_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_ns: Option<u64>,
+    skipped: u64,
+    unjudged: u64,
+    /// The snapshot, as other subcommands name it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording: Option<String>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
 // === impl Table ===
 
 impl Table {
@@ -132,11 +168,71 @@ impl Losses {
                 moment::shown(ns(what.since_ms)).into(),
                 units::time(ns(what.until_ms.saturating_sub(what.since_ms))).into(),
                 text::printable(policy).into(),
-                what.pid.to_string().into(),
+                match what.pid {
+                    0 => "all".into(),
+                    pid => pid.to_string().into(),
+                },
                 events.into(),
                 text::printable(&what.why).into(),
             ]);
         }
         table.render(out, look)
+    }
+}
+
+// === impl Firings ===
+
+impl Firings {
+    /// Reads the lines of policies. What is no line of the relay is left out.
+    pub(crate) fn new(
+        lines: Vec<(String, String)>,
+        policy: Option<&str>,
+        pid: Option<u32>,
+    ) -> Self {
+        let firings = lines.into_iter().filter_map(|(its, line)| {
+            let mut what: FiringLine = serde_json::from_str(&line).ok()?;
+            let is_wanted =
+                policy.is_none_or(|policy| policy == its) && pid.is_none_or(|pid| pid == what.pid);
+            what.recording = what.recording.map(|file| format!("{its}/{file}"));
+            is_wanted.then_some(Firing { policy: its, what })
+        });
+        let mut firings: Vec<Firing> = firings.collect();
+        firings.sort_by_key(|firing| firing.what.at_ms);
+        Self { firings }
+    }
+
+    pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {
+        if self.firings.is_empty() {
+            return writeln!(out, "no trigger has fired");
+        }
+        let mut table = table::Table::new([
+            Column::left("AT"),
+            Column::right("PID"),
+            Column::left("CONDITION"),
+            Column::right("TIME"),
+            Column::left("RECORDING"),
+        ]);
+        for Firing { policy: _, what } in &self.firings {
+            let recording = match (&what.recording, &what.why) {
+                (Some(recording), _) => recording.clone(),
+                (None, Some(why)) => format!("none: {why}"),
+                (None, None) => String::new(),
+            };
+            table.push([
+                moment::shown(what.at_ms.saturating_mul(1_000_000)).into(),
+                what.pid.to_string().into(),
+                text::printable(&what.condition).into(),
+                what.value_ns.map(units::time).unwrap_or_default().into(),
+                text::printable(&recording).into(),
+            ]);
+        }
+        table.render(out, look)?;
+        let skipped = self.firings.iter().map(|firing| firing.what.skipped);
+        let skipped = skipped.fold(0, u64::saturating_add);
+        if skipped > 0 {
+            let moments = units::counted(skipped, "further moment");
+            writeln!(out, "limits did not allow {moments}")?;
+        }
+        Ok(())
     }
 }

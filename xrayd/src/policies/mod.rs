@@ -11,6 +11,7 @@
 //! | `kept` | what a daemon keeps of its policies for the next one |
 //! | `status` | the state of a policy |
 //! | `spec` | a policy as its text describes it |
+//! | `trigger_spec` | a trigger of a policy as its text describes it |
 
 use std::time::{Duration, SystemTime};
 
@@ -23,6 +24,7 @@ mod processes;
 mod spec;
 mod status;
 mod traced;
+mod trigger_spec;
 
 #[cfg(test)]
 pub(crate) use engine::MOST_ATTACHES;
@@ -31,6 +33,7 @@ pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
 pub use spec::{Matching, OutputSpec, PolicySpec, TraceSpec};
 pub use status::{PolicySource, PolicyStatus};
+pub use trigger_spec::TriggerSpec;
 
 /// The time since the Unix epoch. Zero if the clock is before it.
 fn since_epoch() -> Duration {

@@ -23,6 +23,7 @@ use super::{
     spec::{OutputSpec, PolicySpec},
     status::{PolicySource, PolicyStatus},
     traced::{Tracing, Wish},
+    trigger_spec::TriggerSpec,
 };
 use crate::{
     pid::Pid,
@@ -57,6 +58,7 @@ pub(super) struct Policy {
     pub(super) tracing: Arc<Tracing>,
     /// The files that a recorder writes.
     output: Option<OutputSpec>,
+    triggers: Arc<[TriggerSpec]>,
     members: BTreeMap<Pid, Member>,
     /// Events and losses of processes that it does not have any more.
     events: u64,
@@ -140,6 +142,7 @@ impl Policy {
             matching,
             trace,
             output,
+            triggers,
         } = spec;
         let tracing = Tracing {
             matching,
@@ -158,6 +161,7 @@ impl Policy {
             has_expired: false,
             tracing: Arc::new(tracing),
             output,
+            triggers: triggers.into(),
             members: BTreeMap::new(),
             events: 0,
             lost: 0,
@@ -457,6 +461,7 @@ impl Policy {
             lost: self.lost,
             mode: self.tracing.trace.settings.mode,
             output: self.output,
+            triggers: Arc::clone(&self.triggers),
         };
         for (&pid, member) in &self.members {
             match &member.state {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sled_encoders::Capture;
 use xray_trace::instr_map::{Rule, Selection};
 
+use super::trigger_spec::{TriggerSpec, read_triggers};
 use crate::{
     matching::ProcessCondition,
     parse,
@@ -45,6 +46,8 @@ pub struct PolicySpec {
     pub trace: TraceSpec,
     /// The files that a recorder writes. `None`: none.
     pub output: Option<OutputSpec>,
+    /// The moments of which a recorder writes snapshots.
+    pub triggers: Vec<TriggerSpec>,
 }
 
 /// The files that a recorder writes for a policy.
@@ -119,7 +122,14 @@ impl PolicySpec {
         let output = table.table("output");
         let output_at = output.as_ref().map(|output| output.at);
         let output = output.and_then(|output| OutputSpec::read(&file, output, mode));
+        let triggers = table.items("trigger");
+        let trigger_at = triggers.first().map(Item::at);
+        let triggers = read_triggers(&file, triggers);
         table.finish();
+        if let (Some(at), None) = (trigger_at, output_at) {
+            let what = "a trigger needs [output]: its snapshots are files";
+            file.mistake(at, what);
+        }
         if let (Some(at), Some(trace)) = (output_at, &trace)
             && trace.follow != Follow::None
         {
@@ -135,6 +145,7 @@ impl PolicySpec {
                 matching,
                 trace,
                 output,
+                triggers,
             }),
             _ => Err(mistakes),
         }
@@ -207,7 +218,7 @@ impl OutputSpec {
         let mut time = |key: &str| {
             let text = table.string(key);
             let at = text.as_ref().map(|text| text.at);
-            let time = parsed(file, text, parse::positive_duration);
+            let time = file.parsed(text, parse::positive_duration);
             if let (Some(at), Some(time)) = (at, time)
                 && time < SHORTEST_PERIOD
             {
@@ -219,7 +230,7 @@ impl OutputSpec {
         let mut size = |key: &str, usual: u64| {
             let text = table.string(key);
             let at = text.as_ref().map(|text| text.at);
-            let bytes = parsed(file, text, |text| {
+            let bytes = file.parsed(text, |text| {
                 text.parse::<ByteSize>().map_err(|error| error.to_string())
             });
             let bytes = bytes.map_or(usual, ByteSize::bytes);
@@ -251,7 +262,7 @@ impl OutputSpec {
 impl TraceSpec {
     fn read(file: &TomlText<'_>, mut table: Table<'_, '_>) -> Option<Self> {
         let at = table.at;
-        let mode = parsed(file, table.string("mode"), parse::mode);
+        let mode = file.parsed(table.string("mode"), parse::mode);
         let has_rules = table.has("enable");
         let include = rules(file, table.items("enable"));
         if !has_rules {
@@ -272,8 +283,8 @@ impl TraceSpec {
             calls: calls(file, &mut table),
             ..Filter::default()
         };
-        let ring_bytes = parsed(file, table.string("ring_size"), parse::ring_size);
-        let follow = parsed(file, table.string("follow"), parse::follow);
+        let ring_bytes = file.parsed(table.string("ring_size"), parse::ring_size);
+        let follow = file.parsed(table.string("follow"), parse::follow);
         table.finish();
         let filter_fits = file.check(at, filter.check().map_err(|it| it.message));
         let compiles = file.check(at, compile(&selection).map_err(|it| it.message));
@@ -298,16 +309,6 @@ impl TraceSpec {
             follow: follow.unwrap_or(Follow::None),
         })
     }
-}
-
-/// A text that `read` understands.
-fn parsed<T>(
-    file: &TomlText<'_>,
-    text: Option<Located<String>>,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Option<T> {
-    let text = text?;
-    file.check(text.at, read(&text.value))
 }
 
 /// The rules of a selection: globs of names, or tables with the kind of the rule.
@@ -388,8 +389,8 @@ fn budget(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Budget> {
         file.mistake(kept.at, "keep needs max_overhead");
     }
     let is_given = (overhead.is_some(), duty.is_some());
-    let ppm = parsed(file, overhead, parse::percent);
-    let cycle = parsed(file, duty, parse::duty);
+    let ppm = file.parsed(overhead, parse::percent);
+    let cycle = file.parsed(duty, parse::duty);
     let keep = keep.into_iter().map(|kept| kept.value).collect();
     match (is_given, ppm, cycle) {
         ((false, false), ..) => Some(Budget::None),
@@ -401,7 +402,7 @@ fn budget(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> Option<Budget> {
 
 fn calls(file: &TomlText<'_>, table: &mut Table<'_, '_>) -> CallFilter {
     let texts = |texts: Vec<Located<String>>| texts.into_iter().map(|it| it.value).collect();
-    let shortest = parsed(file, table.string("min_duration"), parse::positive_duration);
+    let shortest = file.parsed(table.string("min_duration"), parse::positive_duration);
     let mut number = |key: &str| {
         let number = table.integer(key)?;
         let read = u32::try_from(number.value)
@@ -452,6 +453,9 @@ mod tests {
         max_file = "16MiB"
         keep = "2GiB"
         keep_for = "168h"
+
+        [[trigger]]
+        when = "duration(checkout::handle) > 100ms"
     "#;
 
     fn mistakes(text: &str) -> Vec<String> {
@@ -510,6 +514,7 @@ mod tests {
             keep_for: Some(Duration::from_secs(7 * 24 * 3600)),
         };
         assert_eq!(policy.output, Some(output));
+        assert_eq!(policy.triggers.len(), 1);
         let least = "name = \"x\"\n[match]\nuser = \"0\"\n[trace]\nenable = \"*\"\n";
         let policy = PolicySpec::parse(least).unwrap();
         assert_eq!(policy.trace.settings.mode, Mode::Profile);
@@ -572,7 +577,7 @@ format = "csv"
             "line 21, column 9: every must be 1s or more",
             "line 22, column 8: keep must be 1MiB or more",
             "line 23, column 1: unknown key \"format\"",
-            "line 24, column 2: unknown key \"trigger\"",
+            "line 24, column 1: when is missing",
         ];
         for start in starts {
             let is_there = found.iter().any(|found| found.starts_with(start));
@@ -605,6 +610,10 @@ format = "csv"
                     rest.replace("\"*\"", "{ regex = \"(\" }")
                 ),
                 "regular",
+            ),
+            (
+                &format!("name = \"x\"\n{rest}[[trigger]]\nwhen = \"death\"\n"),
+                "line 6, column 1: a trigger needs [output]",
             ),
             ("name = \"x\"\n[match\n", "line 2"),
         ] {

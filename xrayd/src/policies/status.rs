@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::spec::OutputSpec;
+use super::{spec::OutputSpec, trigger_spec::TriggerSpec};
 use crate::{pid::Pid, refusal::Refusal, toml_file::Mistake, types::Mode};
 
 /// The state of a policy.
@@ -38,6 +38,8 @@ pub struct PolicyStatus {
     pub mode: Mode,
     /// The files that a recorder writes for it.
     pub output: Option<OutputSpec>,
+    /// The moments of which a recorder writes snapshots.
+    pub triggers: Arc<[TriggerSpec]>,
 }
 
 // === impl PolicyStatus ===
@@ -61,6 +63,7 @@ impl PolicyStatus {
             lost: 0,
             mode: Mode::Profile,
             output: None,
+            triggers: Arc::default(),
         }
     }
 }

@@ -15,6 +15,8 @@
 //! Rules of access (`access/`) add rights to this table: each verb of a rule allows some of the
 //! operations, and `admin` allows the restart. A rule is compared with a process in the same way:
 //! as it is, and as it was at the attach.
+//!
+//! Who may read what policies record may also arm their triggers ([`Authority::acting_for`]).
 
 use std::sync::{
     Arc,
@@ -35,7 +37,7 @@ use crate::{
     },
     refusal::{Reason, Refusal},
     target::{Caller, Denial, ProcessFacts, Target, Yama, memory_owner},
-    types::Mode,
+    types::{LeaseId, Mode},
 };
 
 /// The processes that a request's pid stands for.
@@ -45,6 +47,8 @@ pub(super) enum Targets {
     One(Pid),
     /// Every attached process that the caller may use.
     All,
+    /// Every process in which the policy with this lease has functions on.
+    OfPolicy(LeaseId),
 }
 
 /// The kind of an operation on processes.
@@ -65,6 +69,8 @@ pub(super) struct Authority {
     caller: Caller,
     groups: Arc<[u32]>,
     rules: Arc<Rules>,
+    /// The policy that the caller acts for, by its lease.
+    policy: Option<LeaseId>,
     /// The line of the latest rule that has allowed something. 0: none has.
     used: Arc<AtomicUsize>,
 }
@@ -135,6 +141,7 @@ impl Authority {
             caller: *caller,
             groups: Arc::clone(groups),
             rules: access.current(),
+            policy: None,
             used: Arc::default(),
         };
         match caller.confinement() {
@@ -216,6 +223,21 @@ impl Authority {
     /// True if the caller may read what policies record.
     pub(super) fn reads_recordings(&self) -> bool {
         self.has_by_rule(Verb::Recordings)
+    }
+
+    /// The same caller, to do what a policy says in the processes of the policy, and nothing else.
+    /// The caller chooses neither what is done nor where.
+    ///
+    /// # Errors
+    /// The caller may not read what policies record.
+    pub(super) fn acting_for(self, policy: LeaseId) -> Result<Self, Refusal> {
+        if !self.may(Verb::Recordings) {
+            let message = "only root, the daemon's user and users with the right recordings may \
+                           arm the triggers of policies";
+            return Err(Refusal::new(Reason::Permission, message));
+        }
+        let policy = Some(policy);
+        Ok(Self { policy, ..self })
     }
 
     /// True if a rule gives the caller this right, which is not about processes.
@@ -328,6 +350,15 @@ impl Authority {
             OperationKind::Read(verb) | OperationKind::Change(verb) => verb,
             OperationKind::Release => Verb::Count,
         };
+        if let Some(policy) = self.policy {
+            // The end of a lease is never refused: a process may have left the policy meanwhile.
+            let is_allowed =
+                kind == OperationKind::Release || session.policy_leases().contains(&policy);
+            return is_allowed.then_some(Right::Recordings).ok_or_else(|| {
+                let message = format!("the policy does not trace process {pid} any more");
+                Refusal::new(Reason::Permission, message)
+            });
+        }
         let is_read = matches!(kind, OperationKind::Read(_));
         if is_read && self.reads_recordings() && is_recorded_by_policy(session) {
             return Ok(Right::Recordings);
@@ -576,8 +607,13 @@ impl Authority {
         whom: Targets,
         kind: OperationKind,
     ) -> Result<Vec<ProcessOrGroup>, Refusal> {
-        if let Targets::One(pid) = whom {
-            return Ok(vec![self.traced(registry, pid, kind)?]);
+        match whom {
+            Targets::One(pid) => return Ok(vec![self.traced(registry, pid, kind)?]),
+            Targets::OfPolicy(_) => {
+                let sessions = self.sessions(registry, whom, kind)?.into_iter();
+                return Ok(sessions.map(ProcessOrGroup::Session).collect());
+            }
+            Targets::All => {}
         }
         let mut groups = registry.groups();
         groups.retain(|group| self.check_group(group, kind).is_ok());
@@ -670,6 +706,14 @@ impl Authority {
             Targets::All => {
                 let mut sessions = registry.sessions();
                 sessions.retain(|session| self.check_session(session, kind).is_ok());
+                sessions
+            }
+            Targets::OfPolicy(policy) => {
+                let mut sessions = registry.sessions();
+                sessions.retain(|session| {
+                    session.policy_leases().contains(&policy)
+                        && self.check_session(session, kind).is_ok()
+                });
                 sessions
             }
         };

@@ -44,6 +44,9 @@ pub(super) fn stream(selection: Option<&v1::Selection>, tracepoints: &[String]) 
 /// The selections of a trigger's conditions.
 pub(super) fn trigger(request: &v1::TriggerRequest) -> String {
     use v1::trigger_condition::What;
+    if let Some(v1::TriggerOfPolicy { policy, index, .. }) = &request.of_policy {
+        return value(&("policy", policy, index));
+    }
     let conditions = request.conditions.iter();
     selections(
         conditions.filter_map(|condition| match condition.what.as_ref()? {

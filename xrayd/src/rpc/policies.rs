@@ -5,11 +5,12 @@ use std::time::Duration;
 use tonic::Request;
 use xrayd_proto::v1;
 
-use super::{convert, handling::Service};
+use super::{authorise::Authority, convert, handling::Service, trigger::Plan};
 use crate::{
     audit::{Call, Operation},
-    policies::{Policies, PolicySource, PolicySpec, PolicyStatus},
+    policies::{Policies, PolicySource, PolicySpec, PolicyStatus, TriggerSpec},
     refusal::{Reason, Refusal},
+    types::LeaseId,
 };
 
 /// The longest name in an audit record, in characters.
@@ -95,13 +96,63 @@ impl Service {
                 Operation::ListPolicies => authority.seeing_policies()?,
                 _ => authority.policies()?,
             }
-            let policies = policies.ok_or_else(|| {
-                let message = "policies are carried out by a daemon, and none is running";
-                Refusal::new(Reason::NoState, message)
-            })?;
-            work(&policies, call)
+            work(&policies.ok_or_else(no_policies)?, call)
         })
         .await
+    }
+}
+
+fn no_policies() -> Refusal {
+    let message = "policies are carried out by a daemon, and none is running";
+    Refusal::new(Reason::NoState, message)
+}
+
+/// The plan of a trigger of a policy, and the authority to carry it out.
+///
+/// # Errors
+/// The caller may not arm it, or the policy is not in force, or has another trigger there.
+pub(super) fn trigger(
+    policies: Option<&Policies>,
+    wanted: &v1::TriggerOfPolicy,
+    authority: Authority,
+) -> std::result::Result<(Plan, Authority), Refusal> {
+    let v1::TriggerOfPolicy {
+        policy: name,
+        index,
+        expected,
+    } = wanted;
+    let lease = LeaseId::of_policy(name);
+    // Checked first, so that others do not learn which policies there are.
+    let authority = authority.acting_for(lease)?;
+    let known = policies.ok_or_else(no_policies)?.latest().into_iter();
+    let mut known = known.filter(|known| known.name == *name && !known.has_expired);
+    let index = usize::try_from(*index).unwrap_or(usize::MAX);
+    let policy = known.next();
+    let trigger = policy.as_ref().and_then(|it| it.triggers.get(index));
+    let trigger = trigger.filter(|trigger| expected.as_ref() == Some(&policy_trigger(trigger)));
+    let trigger = trigger.ok_or_else(|| {
+        let name: String = name.chars().take(LONGEST_NAME).collect();
+        let message = format!("the policy {name:?} is not in force, or has no such trigger");
+        Refusal::new(Reason::Policy, message)
+    })?;
+    Ok((Plan::of_policy(lease, trigger), authority))
+}
+
+fn policy_trigger(trigger: &TriggerSpec) -> v1::PolicyTrigger {
+    let TriggerSpec {
+        when,
+        conditions: _,
+        before,
+        after,
+        limit,
+        period,
+    } = trigger;
+    v1::PolicyTrigger {
+        when: when.clone(),
+        before_ns: before.map_or(0, ns),
+        after_ns: ns(*after),
+        limit: *limit,
+        limit_period_ns: ns(*period),
     }
 }
 
@@ -122,6 +173,7 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
         lost,
         mode,
         output,
+        triggers,
     } = status;
     v1::PolicyStatus {
         name,
@@ -157,6 +209,7 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
             keep_bytes: output.keep_bytes,
             keep_ns: output.keep_for.map_or(0, ns),
         }),
+        triggers: triggers.iter().map(policy_trigger).collect(),
     }
 }
 

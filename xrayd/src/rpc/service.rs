@@ -20,6 +20,7 @@ use super::{
     handling::{Answer, Service, for_each},
     kernel_tracepoints,
     live::{self, EventMessages, TraceMessages},
+    policies,
     profile::{self, Profiles},
     recorded::Recorded,
     redactor::Redacted,
@@ -553,15 +554,18 @@ impl Xrayd for Service {
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
         let call = call.of(first.pid).with(described::trigger(&first));
+        let policies = self.policies.clone();
         let (audit, run_times) = (self.audit.clone(), Arc::clone(&self.run_times));
-        let by = authority.clone();
-        let (plan, begun, armed) = self
+        let (plan, begun, armed, authority) = self
             .blocking(call, move |registry, _| {
                 // Compiling the patterns takes a while.
-                let plan = Plan::try_from(first)?;
+                let (plan, by) = match &first.of_policy {
+                    Some(trigger) => policies::trigger(policies.as_ref(), trigger, authority)?,
+                    None => (Plan::try_from(first)?, authority),
+                };
                 let begun = Watched::begin(registry, &audit, by.clone(), &plan, run_times)?;
                 let armed = trigger::armed(&begun.0);
-                Ok((plan, begun, armed))
+                Ok((plan, begun, armed, by))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);

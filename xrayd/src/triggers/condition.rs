@@ -103,6 +103,20 @@ impl Condition {
     }
 }
 
+// === impl CallTime ===
+
+impl CallTime {
+    /// As conditions write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Duration => "duration",
+            Self::OnCpu => "on_cpu",
+            Self::OffCpu => "off_cpu",
+        }
+    }
+}
+
 // === impl DeathWanted ===
 
 impl DeathWanted {

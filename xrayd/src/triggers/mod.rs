@@ -16,9 +16,12 @@ mod limiter;
 mod matcher;
 mod rate;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use xray_trace::model::EventType;
@@ -29,6 +32,9 @@ pub use limiter::{LongCalls, MOST_FIRINGS, Match, Matches, Value};
 pub(crate) use matcher::{ConditionMask, TriggerMatcher};
 
 use crate::{lock::lock, target::Ending};
+
+/// Limit on the time of a snapshot after the moment that it is about.
+pub const LONGEST_AFTER: Duration = Duration::from_secs(60);
 
 /// What is armed in one process.
 #[derive(Debug, Default)]

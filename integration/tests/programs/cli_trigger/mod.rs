@@ -33,10 +33,10 @@ struct Told(Vec<Value>);
 
 /// A call in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Call {
-    tid: u32,
-    begun: u64,
-    ended: Option<u64>,
+pub(crate) struct Call {
+    pub(crate) tid: u32,
+    pub(crate) begun: u64,
+    pub(crate) ended: Option<u64>,
 }
 
 // === impl Stage ===
@@ -136,7 +136,7 @@ impl Told {
 }
 
 /// All calls of a function, by its name without parameters.
-fn calls_of(trace: &Trace, name: &str) -> Result<Vec<Call>> {
+pub(crate) fn calls_of(trace: &Trace, name: &str) -> Result<Vec<Call>> {
     let of = |id: FunctionId| trace.function_name(id) == name;
     let mut calls = Vec::new();
     for (thread, blocks) in trace.blocks_by_thread() {
@@ -199,7 +199,7 @@ fn spans(path: &Path) -> Result<Vec<(u32, u64, u64)>> {
 }
 
 /// The times of a call that the program printed.
-fn times(line: &str) -> Result<(u64, u64)> {
+pub(crate) fn times(line: &str) -> Result<(u64, u64)> {
     let mut numbers = line.split(' ').skip(1).map(str::parse);
     let mut next = || {
         numbers

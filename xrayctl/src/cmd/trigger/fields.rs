@@ -2,12 +2,12 @@
 //! `--event-format` describes the data that it is in.
 
 use xray_trace::event_format::{EventFormats, Literal, Relation};
+use xrayd::trigger_text::WrittenComparison;
 use xrayd_proto::v1::{
     self, TriggerCondition, field_comparison::Constant, trigger_condition::What,
 };
 
 use crate::condition::Condition;
-use crate::event_condition::WrittenComparison;
 use crate::failure::Failure;
 use crate::user_events::{compared, format_of};
 
@@ -75,7 +75,7 @@ mod tests {
     fn wire(condition: &str, format: &str) -> Result<v1::EventCondition, String> {
         let (events, fields) = format.split_once('=').unwrap();
         let formats = vec![(events.parse().unwrap(), fields.parse().unwrap())];
-        let condition = condition::parse(condition).unwrap();
+        let condition = condition::argument(condition).unwrap();
         match on_the_wire(&condition, &EventFormats::new(formats)) {
             Ok(Some(TriggerCondition {
                 what: Some(What::Event(event)),

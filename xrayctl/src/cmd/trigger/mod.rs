@@ -6,7 +6,6 @@
 mod action;
 mod fields;
 mod files;
-mod limit;
 
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
@@ -20,7 +19,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use xray_trace::event_format::EventFormats;
-use xrayd::{triggers::MOST_CONDITIONS, types::Capture, types::Wanted};
+use xrayd::{
+    triggers::MOST_CONDITIONS,
+    trigger_text::{FiringLimit, parse_limit},
+    types::{Capture, Wanted},
+};
 use xrayd_proto::v1::trigger_condition::What;
 use xrayd_proto::v1::trigger_event::Event;
 use xrayd_proto::v1::{
@@ -30,7 +33,6 @@ use xrayd_proto::v1::{
 
 use self::action::Action;
 use self::files::Files;
-use self::limit::Limit;
 use super::snapshot::{Snapshot, attached};
 use crate::{
     args::Format,
@@ -119,8 +121,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse::duration)]
     after: Duration,
     /// Fire at most N times in all, or N times in any TIME, like 3/1h; N is 1 to 1000
-    #[arg(long, value_name = "N[/TIME]", default_value = "1", value_parser = limit::parse)]
-    limit: Limit,
+    #[arg(long, value_name = "N[/TIME]", default_value = "1", value_parser = parse_limit)]
+    limit: FiringLimit,
     /// Stop waiting after this time; without this, wait until the trigger or the processes end
     #[arg(long, value_name = "TIME", value_parser = parse::positive_duration)]
     expire: Option<Duration>,
@@ -322,6 +324,7 @@ impl Args {
             limit_period_ns: optional(self.limit.period),
             expire_ns: optional(self.expire),
             fire: false,
+            of_policy: None,
         }
     }
 }

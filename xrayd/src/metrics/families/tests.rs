@@ -1,6 +1,7 @@
 //! Tests of the metrics page: its families, samples and bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use xray_trace::model::CallSums;
 
@@ -96,6 +97,7 @@ fn policy() -> PolicyStatus {
         lost: 5,
         mode: crate::types::Mode::Profile,
         output: None,
+        triggers: Arc::default(),
     }
 }
 

@@ -56,6 +56,9 @@ use crate::{
 const LOOK_SHARE: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two looks of the trigger of a policy, which is armed for as long as the daemon
+/// runs.
+const LOOK_FOR_POLICY: Duration = Duration::from_millis(500);
 /// The time between two reports of calls that could not be judged.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
@@ -218,7 +221,11 @@ impl Triggering {
                         return self.over(Why::Ended).await;
                     }
                     let pause = looked_at.elapsed().saturating_mul(LOOK_SHARE);
-                    look_at = Instant::now() + pause.clamp(LOOK_EVERY, LONGEST_LOOK_PAUSE);
+                    let least = match self.watched.waits_for_processes() {
+                        true => LOOK_FOR_POLICY,
+                        false => LOOK_EVERY,
+                    };
+                    look_at = Instant::now() + pause.clamp(least, LONGEST_LOOK_PAUSE);
                 }
             }
         }
@@ -231,7 +238,7 @@ impl Triggering {
         let look = move || {
             watched.look();
             // All matches of a process that is over are in the queue.
-            watched.trigger().is_over()
+            !watched.waits_for_processes() && watched.trigger().is_over()
         };
         looking.spawn(async move { workers.run(WorkerKind::Step, uid, look).await });
     }
@@ -274,6 +281,7 @@ impl Triggering {
     }
 
     async fn fire(&mut self, hit: Match) -> Sent {
+        let matching = hit.place.key;
         let (firing, missed, endings) = self
             .blocking(move |watched| {
                 let trigger = watched.trigger();
@@ -299,7 +307,7 @@ impl Triggering {
                 .await?;
         }
         let refusal = match self.plan.snapshot {
-            Some(snapshot) => self.snapshot(snapshot, begun, at).await?,
+            Some(snapshot) => self.snapshot(snapshot, matching, (begun, at)).await?,
             None => None,
         };
         let refusal = refusal.map(convert::refusal);
@@ -307,15 +315,16 @@ impl Triggering {
             .await
     }
 
-    /// Sends a snapshot about the time from `begun` to `at`. Returns the refusal if there is none.
+    /// Sends a snapshot about the time from `begun` to `at`. `matching` is the number of the
+    /// process that met the condition. Returns the refusal if there is none.
     async fn snapshot(
         &mut self,
         plan: SnapshotPlan,
-        begun: Ticks,
-        at: Ticks,
+        matching: usize,
+        (begun, at): (Ticks, Ticks),
     ) -> Sent<Option<Refusal>> {
         let whom = self
-            .blocking(move |watched| watched.whom(plan.all_processes))
+            .blocking(move |watched| watched.whom(plan.whose, matching))
             .await?;
         let sessions = match whom {
             Ok(sessions) => sessions,

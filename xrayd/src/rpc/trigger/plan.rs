@@ -16,13 +16,13 @@ use xrayd_proto::v1::{
 };
 
 use crate::{
+    policies::TriggerSpec,
     process::{Registry, Toggle},
     refusal::{Reason, Refusal},
     rpc::{authorise::Targets, convert::selection},
     target::Caller,
-    triggers::{CallTime, Condition, DeathWanted, MOST_CONDITIONS, MOST_FIRINGS},
-    types::Capture,
-    types::{Run, Wanted},
+    triggers::{CallTime, Condition, DeathWanted, LONGEST_AFTER, MOST_CONDITIONS, MOST_FIRINGS},
+    types::{Capture, LeaseId, Run, Wanted},
 };
 
 /// Limit on selections that one trigger switches.
@@ -37,9 +37,6 @@ const LONGEST_NAME: usize = 1024;
 /// The longest text that a field is compared with, in bytes: the most bytes of a field, in
 /// hexadecimal digits behind `0x`.
 const LONGEST_TEXT: usize = 2 + 2 * MOST_FIELD_BYTES;
-
-/// Limit on the time of a snapshot after the moment that it is about.
-const LONGEST_AFTER: Duration = Duration::from_secs(60);
 
 /// Conditions and actions of a trigger.
 #[derive(Debug)]
@@ -61,10 +58,21 @@ pub(super) struct Switching {
     to: Wanted,
 }
 
+/// The processes of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The processes of the request.
+    Targets,
+    /// All processes that the caller may read.
+    All,
+    /// The process that met the condition.
+    Matching,
+}
+
 /// The time and the processes of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotPlan {
-    pub(super) all_processes: bool,
+    pub(super) whose: Whose,
     /// Time before the moment. `None`: all that is there.
     pub(super) before: Option<Duration>,
     pub(super) after: Duration,
@@ -85,6 +93,7 @@ impl TryFrom<v1::TriggerRequest> for Plan {
             limit_period_ns,
             expire_ns,
             fire,
+            of_policy: _,
         } = request;
         if fire {
             return Err(limit_of(
@@ -128,6 +137,33 @@ impl TryFrom<v1::TriggerRequest> for Plan {
     }
 }
 
+impl Plan {
+    /// The plan of a trigger of the policy with this lease.
+    pub(in crate::rpc) fn of_policy(policy: LeaseId, trigger: &TriggerSpec) -> Self {
+        let TriggerSpec {
+            when: _,
+            conditions,
+            before,
+            after,
+            limit,
+            period,
+        } = trigger;
+        Self {
+            whom: Targets::OfPolicy(policy),
+            conditions: conditions.clone(),
+            switches: Vec::new(),
+            snapshot: Some(SnapshotPlan {
+                whose: Whose::Matching,
+                before: *before,
+                after: *after,
+            }),
+            limit: *limit,
+            period: Some(*period),
+            expire: None,
+        }
+    }
+}
+
 #[cfg(fuzzing)]
 impl Plan {
     /// Compiles the selections to switch.
@@ -166,7 +202,10 @@ impl TryFrom<v1::SnapshotWanted> for SnapshotPlan {
             )));
         }
         Ok(Self {
-            all_processes,
+            whose: match all_processes {
+                true => Whose::All,
+                false => Whose::Targets,
+            },
             before: nanoseconds(before_ns),
             after,
         })

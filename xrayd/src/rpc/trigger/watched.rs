@@ -18,7 +18,7 @@ use xrayd_proto::v1;
 
 use super::{
     call_times::{CallTimes, CallToJudge},
-    plan::{Plan, SnapshotPlan, Switching},
+    plan::{Plan, SnapshotPlan, Switching, Whose},
 };
 use crate::{
     access::Verb,
@@ -129,7 +129,7 @@ impl Watched {
         let armed = match armed {
             // The others are watched. The trigger is armed in this one once it goes on.
             Err(refusal) if refusal.reason == Reason::Busy && is_armed => Ok(()),
-            Ok(()) if !is_armed => {
+            Ok(()) if !is_armed && !watched.waits_for_processes() => {
                 let message = "no living process is attached";
                 Err(Refusal::new(Reason::NotAttached, message))
             }
@@ -142,6 +142,11 @@ impl Watched {
                 Err(refusal)
             }
         }
+    }
+
+    /// True if processes may come as long as the trigger is armed, and there may be none now.
+    pub(super) fn waits_for_processes(&self) -> bool {
+        matches!(self.whom, Targets::OfPolicy(_))
     }
 
     /// The trigger, locked.
@@ -409,10 +414,17 @@ impl Watched {
         (since, until, trigger.time_until(until).min(plan.after))
     }
 
-    /// The processes of a snapshot.
-    pub(super) fn whom(&self, all: bool) -> Result<Vec<(Arc<Session>, Redaction)>, Refusal> {
-        let whom = if all { Targets::All } else { self.whom };
-        let sessions = self.authority.readable(&self.registry, whom);
+    /// The processes of a snapshot. `matching` is the number of the one that met the condition.
+    pub(super) fn whom(
+        &self,
+        whose: Whose,
+        matching: usize,
+    ) -> Result<Vec<(Arc<Session>, Redaction)>, Refusal> {
+        let sessions = match whose {
+            Whose::All => self.authority.readable(&self.registry, Targets::All),
+            Whose::Targets => self.authority.readable(&self.registry, self.whom),
+            Whose::Matching => self.matching(matching).map(|session| vec![session]),
+        };
         let call = self.audit.call(self.caller(), Operation::TriggerSnapshot);
         let mut call = call.with_rule(self.authority.used());
         match &sessions {
@@ -423,6 +435,16 @@ impl Watched {
             Err(_) => call.decide(&sessions),
         }
         sessions
+    }
+
+    /// The process with this number.
+    fn matching(&self, number: usize) -> Result<(Arc<Session>, Redaction), Refusal> {
+        let session = self.trigger().session(number).ok_or_else(|| {
+            let message = "the daemon has detached from the process meanwhile";
+            Refusal::new(Reason::NotAttached, message)
+        })?;
+        let redaction = self.authority.redaction(&session)?;
+        Ok((session, redaction))
     }
 
     /// Disarms the trigger, and ends its lease. A look that is under way undoes what it did.

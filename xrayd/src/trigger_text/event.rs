@@ -11,23 +11,28 @@ use std::fmt;
 
 use xray_trace::event_format::{EventsOf, EventsOfError, Literal, Relation};
 
-use crate::condition_text::{Parsed, Rest};
+use super::rest::{Parsed, Rest};
 
-/// A condition, as it was written.
+/// A condition on events, as it was written.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct WrittenCondition {
-    pub(crate) text: String,
-    pub(crate) events: EventsOf,
+pub struct WrittenEventCondition {
+    /// The text that it was parsed from.
+    pub text: String,
+    /// The events that it is about.
+    pub events: EventsOf,
     /// `None` for a condition that all of these events meet.
-    pub(crate) comparison: Option<WrittenComparison>,
+    pub comparison: Option<WrittenComparison>,
 }
 
 /// A comparison of a field with a constant.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct WrittenComparison {
-    pub(crate) field: String,
-    pub(crate) relation: Relation,
-    pub(crate) literal: Literal,
+pub struct WrittenComparison {
+    /// The name of the field.
+    pub field: String,
+    /// How it is compared.
+    pub relation: Relation,
+    /// What it is compared with.
+    pub literal: Literal,
 }
 
 /// The relations. A longer one comes before a shorter one with the same begin.
@@ -40,23 +45,18 @@ const RELATIONS: [(&str, Relation); 6] = [
     ("!=", Relation::NotEqual),
 ];
 
-/// Parses a condition for clap.
-pub(crate) fn argument(text: &str) -> Result<WrittenCondition, String> {
-    parse(text).map_err(|error| error.to_string())
-}
-
-/// Parses a condition.
+/// Parses a condition on events.
 ///
 /// # Errors
 /// The first problem, and its column.
-fn parse(text: &str) -> Parsed<WrittenCondition> {
+pub fn parse_event_condition(text: &str) -> Parsed<WrittenEventCondition> {
     let rest = Rest::of(text).trimmed();
     let (word, rest) = rest.word();
     if word.text() != "event" {
         return Err(word.error("expected event(…), like 'event(order).price > 100'".to_owned()));
     }
     let (events, comparison) = events_behind(rest)?;
-    Ok(WrittenCondition {
+    Ok(WrittenEventCondition {
         text: text.trim().to_owned(),
         events,
         comparison,
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Parsed<WrittenCondition> {
 
 /// Parses what follows on the word `event`, up to the end of the text: the events, and the
 /// comparison of a field.
-pub(crate) fn events_behind(rest: Rest<'_>) -> Parsed<(EventsOf, Option<WrittenComparison>)> {
+pub(super) fn events_behind(rest: Rest<'_>) -> Parsed<(EventsOf, Option<WrittenComparison>)> {
     let (inner, rest) = rest.parenthesised("event(custom), event(NUMBER) or event(NAME)")?;
     let events = inner.text().parse();
     let events = events.map_err(|error: EventsOfError| inner.error(error.to_string()))?;
@@ -185,12 +185,12 @@ mod tests {
                 relation,
                 literal,
             });
-            let expected = WrittenCondition {
+            let expected = WrittenEventCondition {
                 text: written.trim().to_owned(),
                 events,
                 comparison,
             };
-            assert_eq!(parse(written), Ok(expected), "{written}");
+            assert_eq!(parse_event_condition(written), Ok(expected), "{written}");
         }
     }
 
@@ -202,9 +202,11 @@ mod tests {
             ("event(7).a == \"x\"y\"", "a == \"x\"y\""),
             ("event(7).a != 1e300", "a != 1e300"),
         ] {
-            let comparison = parse(written).unwrap().comparison.unwrap();
+            let comparison = parse_event_condition(written).unwrap().comparison.unwrap();
             assert_eq!(comparison.to_string(), shown);
-            let again = parse(&format!("event(7).{shown}")).unwrap().comparison;
+            let again = parse_event_condition(&format!("event(7).{shown}"))
+                .unwrap()
+                .comparison;
             assert_eq!(again, Some(comparison));
         }
     }
@@ -247,7 +249,7 @@ mod tests {
                 "column 15: this quotation mark is not closed",
             ),
         ] {
-            let refused = parse(text).unwrap_err().to_string();
+            let refused = parse_event_condition(text).unwrap_err().to_string();
             assert!(refused.starts_with(problem), "{text}: {refused}");
         }
     }

@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
-use xrayd::triggers::MOST_FIRINGS;
-
-use crate::parse;
+use crate::{parse, triggers::MOST_FIRINGS};
 
 /// The most firings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limit {
-    pub(super) times: u32,
+pub struct FiringLimit {
+    /// Their number.
+    pub times: u32,
     /// The time in which these are the most; `None` for the whole run.
-    pub(super) period: Option<Duration>,
+    pub period: Option<Duration>,
 }
 
 /// Parses a limit.
-pub(super) fn parse(text: &str) -> Result<Limit, String> {
+///
+/// # Errors
+/// The text is no limit, or its number is out of range.
+pub fn parse_limit(text: &str) -> Result<FiringLimit, String> {
     let (times, period) = match text.split_once('/') {
         Some((times, period)) => (times, Some(parse::positive_duration(period)?)),
         None => (text, None),
@@ -23,17 +25,18 @@ pub(super) fn parse(text: &str) -> Result<Limit, String> {
     let times = times.trim().parse().ok();
     let times = times.filter(|times| (1..=MOST_FIRINGS).contains(times));
     let wrong = || format!("expected N or N/TIME, like 3/1h, with N from 1 to {MOST_FIRINGS}");
-    Ok(Limit {
+    Ok(FiringLimit {
         times: times.ok_or_else(wrong)?,
         period,
     })
 }
 
-// === impl Limit ===
+// === impl FiringLimit ===
 
-impl Limit {
+impl FiringLimit {
     /// True if the trigger fires once and never again.
-    pub(super) fn is_once(self) -> bool {
+    #[must_use]
+    pub fn is_once(self) -> bool {
         self.times == 1 && self.period.is_none()
     }
 }
@@ -58,10 +61,10 @@ mod tests {
             ("/1h", None),
             ("often", None),
         ] {
-            let limit = parse(text).ok();
+            let limit = parse_limit(text).ok();
             let found = limit.map(|limit| (limit.times, limit.period));
             assert_eq!(found, expected, "{text}");
         }
-        assert!(parse("1").unwrap().is_once() && !parse("1/1h").unwrap().is_once());
+        assert!(parse_limit("1").unwrap().is_once() && !parse_limit("1/1h").unwrap().is_once());
     }
 }

@@ -1,38 +1,41 @@
 //! The text of a condition while it is parsed: what is left of it, and the place of a problem.
 
+use super::bound::Bound;
+
 /// A problem and its place. The first character is in column 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {problem}")]
-pub(crate) struct ConditionError {
-    pub(crate) column: usize,
+pub struct ConditionError {
+    /// The column of the first character of the problem.
+    pub column: usize,
     problem: String,
 }
 
 /// The rest of a text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest<'a> {
+pub(super) struct Rest<'a> {
     text: &'a str,
     /// Characters of the text before the rest.
     before: usize,
 }
 
 /// A parsed part.
-pub(crate) type Parsed<T> = Result<T, ConditionError>;
+pub type Parsed<T> = Result<T, ConditionError>;
 
 // === impl Rest ===
 
 impl<'a> Rest<'a> {
     /// A whole text.
-    pub(crate) fn of(text: &'a str) -> Self {
+    pub(super) fn of(text: &'a str) -> Self {
         Self { text, before: 0 }
     }
 
-    pub(crate) fn text(self) -> &'a str {
+    pub(super) fn text(self) -> &'a str {
         self.text
     }
 
     /// A problem at the begin of the rest.
-    pub(crate) fn error(self, problem: String) -> ConditionError {
+    pub(super) fn error(self, problem: String) -> ConditionError {
         ConditionError {
             column: self.before + 1,
             problem,
@@ -40,7 +43,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The text behind the first bytes. They must end where a character ends.
-    pub(crate) fn after(self, bytes: usize) -> Self {
+    pub(super) fn after(self, bytes: usize) -> Self {
         let (passed, text) = self.text.split_at(bytes);
         Self {
             text,
@@ -48,17 +51,17 @@ impl<'a> Rest<'a> {
         }
     }
 
-    pub(crate) fn end(self) -> Self {
+    pub(super) fn end(self) -> Self {
         self.after(self.text.len())
     }
 
     /// The rest without blanks at its begin.
-    pub(crate) fn trimmed(self) -> Self {
+    pub(super) fn trimmed(self) -> Self {
         self.after(self.text.len() - self.text.trim_start().len())
     }
 
     /// The leading letters, digits and underscores, and the rest.
-    pub(crate) fn word(self) -> (Self, Self) {
+    pub(super) fn word(self) -> (Self, Self) {
         let end = self.text.find(|c: char| !c.is_alphanumeric() && c != '_');
         let rest = self.after(end.unwrap_or(self.text.len()));
         let text = &self.text[..self.text.len() - rest.text.len()];
@@ -66,7 +69,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The trimmed text between parentheses, and the rest behind them.
-    pub(crate) fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
+    pub(super) fn parenthesised(self, expected: &str) -> Parsed<(Self, Self)> {
         let open = self.trimmed();
         if !open.text.starts_with('(') {
             return Err(open.error(format!("expected {expected}")));
@@ -98,14 +101,14 @@ impl<'a> Rest<'a> {
         Ok((inner, open.after(closing + 1)))
     }
 
-    /// Parses `>` or `>=`. Returns the number to add to the number behind it, 1 or 0, and the rest.
-    pub(crate) fn comparison(self) -> Parsed<(u64, Self)> {
+    /// Parses `>` or `>=`, and returns the rest behind it.
+    pub(super) fn bound(self) -> Parsed<(Bound, Self)> {
         let rest = self.trimmed();
-        let (more, bytes) = match rest.text {
-            text if text.starts_with(">=") => (0, 2),
-            text if text.starts_with('>') => (1, 1),
+        let bound = match rest.text {
+            text if text.starts_with(">=") => Bound::AtLeast,
+            text if text.starts_with('>') => Bound::MoreThan,
             _ => return Err(rest.error("expected > or >=".to_owned())),
         };
-        Ok((more, rest.after(bytes).trimmed()))
+        Ok((bound, rest.after(bound.sign().len()).trimmed()))
     }
 }
