@@ -15,7 +15,7 @@ use crate::tool::output_of;
 use crate::workspace_dir;
 
 /// The time limit of the container, in seconds.
-const LIMIT: &str = "300";
+const LIMIT: &str = "900";
 /// The folder of the scenario and its files, in the container.
 const FOLDER: &str = "xrayd-test";
 /// The functions that all scenarios use.
@@ -99,6 +99,11 @@ impl Container {
         let copied = fs::copy(from, self.root.join(to));
         copied.with_context(|| format!("cannot copy {}", from.display()))?;
         Ok(())
+    }
+
+    /// The path, on this machine, of a file in the container.
+    pub fn path(&self, inner: &str) -> PathBuf {
+        self.root.join(inner)
     }
 
     /// Links a unit into the units that this target wants.

@@ -30,6 +30,10 @@ pub enum Fixture {
     TypesLlvm,
     /// `triggers.c`: calls, events and ends that a trigger may wait for.
     Triggers,
+    /// `service.cpp`: a service that handles requests, some of them slowly.
+    Service,
+    /// Its next release, with another build id.
+    ServiceNext,
     /// `budget.c`: requests, and a function that is called too often to be worth recording.
     Budget,
     /// `scheduled.c`: calls that work and calls that wait, of two threads on one processor.
@@ -143,6 +147,8 @@ impl Fixture {
         Fixture::Types,
         Fixture::TypesLlvm,
         Fixture::Triggers,
+        Fixture::Service,
+        Fixture::ServiceNext,
         Fixture::Budget,
         Fixture::Scheduled,
         Fixture::NoExit,
@@ -205,6 +211,8 @@ impl Fixture {
             Fixture::Types => "types",
             Fixture::TypesLlvm => "types-llvm",
             Fixture::Triggers => "triggers",
+            Fixture::Service => "service",
+            Fixture::ServiceNext => "service_next",
             Fixture::Budget => "budget",
             Fixture::Scheduled => "scheduled",
             Fixture::NoExit => "noexit",

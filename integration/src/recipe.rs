@@ -195,6 +195,20 @@ impl Fixture {
                     &["-DLLVM_RUNTIME", "{src}/types.c"],
                 ]),
             ),
+            Fixture::Service | Fixture::ServiceNext => recipe(
+                &["common.h", "service.cpp"],
+                cxx(&[
+                    OPTIMISED,
+                    COMMON,
+                    CHOSEN,
+                    NO_RUNTIME,
+                    match self {
+                        Fixture::Service => &["-Wl,--build-id", "-DRELEASE=1"],
+                        _ => &["-Wl,--build-id", "-DRELEASE=2"],
+                    },
+                    &["{src}/service.cpp"],
+                ]),
+            ),
             Fixture::Triggers => recipe(
                 &[
                     "common.h",

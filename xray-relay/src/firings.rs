@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-use xrayd_proto::v1::{PolicyTrigger, TriggerFired, trigger_fired::Value};
+use xrayd_proto::v1::{PolicyTrigger, TriggerFired, TriggerUnjudged, trigger_fired::Value};
+
+use crate::utc;
 
 /// The file of a policy, without the end of its name.
 pub(crate) const NAME: &str = "firings";
@@ -15,6 +17,7 @@ pub(crate) struct Firing {
     pub(crate) trigger: u32,
     /// The condition that was met, as the policy writes it.
     pub(crate) condition: String,
+    /// 0 for moments that have no firing.
     pub(crate) pid: u32,
     /// Absent if the condition is not about a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +63,24 @@ impl Firing {
             },
             skipped: fired.skipped,
             unjudged: fired.unjudged,
+            recording: None,
+            why: None,
+        }
+    }
+
+    /// Moments without a firing: the limit did not allow them, or they could not be judged.
+    pub(crate) fn missed(number: u32, missed: &TriggerUnjudged) -> Self {
+        let at_ms = u64::try_from(utc::now().as_millis()).unwrap_or(u64::MAX);
+        Self {
+            trigger: number,
+            condition: String::new(),
+            pid: 0,
+            tid: None,
+            function: String::new(),
+            at_ms,
+            value_ns: None,
+            skipped: missed.skipped,
+            unjudged: missed.unjudged,
             recording: None,
             why: None,
         }

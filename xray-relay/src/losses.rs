@@ -18,6 +18,9 @@ pub(crate) struct Loss {
     /// Events that the daemon dropped, because the relay was too slow. 0: not known, or none.
     pub(crate) events: u64,
     pub(crate) why: String,
+    /// True for the time before a process was recorded for the first time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_begin: bool,
 }
 
 // === impl Loss ===
@@ -37,6 +40,7 @@ impl Loss {
             until_ms: ms(until),
             events,
             why: why.into(),
+            is_begin: false,
         }
     }
 }

@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::counters::Counters;
 use crate::firings::{self, Firing};
-use crate::line_file;
+use crate::line_file::LineFiles;
 use crate::losses::{self, Loss};
 use crate::utc;
 
@@ -36,6 +36,7 @@ const MOST_TRIES: u32 = 100;
 pub(crate) struct Store {
     root: PathBuf,
     pub(crate) counters: Arc<Counters>,
+    lines: Arc<LineFiles>,
     /// Bytes of the disk that stay free.
     leave: u64,
     /// Keeps other relays out of the folder.
@@ -99,6 +100,7 @@ impl Store {
         let this = Self {
             root: root.to_owned(),
             counters,
+            lines: Arc::default(),
             leave,
             _lock: Arc::new(lock),
         };
@@ -178,8 +180,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the numbers for metrics.
+    /// Writes the numbers for metrics, and lines that wait for room.
     pub(crate) fn write_counters(&self) -> io::Result<()> {
+        self.lines.write();
         replace(
             &self.root.join("metrics.prom"),
             self.counters.text().as_bytes(),
@@ -440,10 +443,20 @@ impl Place {
         self.append(losses::NAME, loss);
     }
 
+    /// Notes the time before a process was recorded. Each process has one, so it is no gap.
+    pub(crate) fn note_begin(&self, times: (Duration, Duration)) {
+        let why = "the process, or the policy, had just begun";
+        let loss = Loss {
+            is_begin: true,
+            ..Loss::new(self.pid, times, 0, why)
+        };
+        self.append(losses::NAME, &loss);
+    }
+
     /// Notes that a trigger has fired.
     pub(crate) fn note_firing(&self, firing: &Firing) {
         self.store.counters.change(&self.policy, |numbers| {
-            numbers.firings += 1;
+            numbers.firings += u64::from(firing.pid > 0);
             numbers.skipped_firings = numbers.skipped_firings.saturating_add(firing.skipped);
         });
         if let Some(why) = &firing.why {
@@ -458,12 +471,8 @@ impl Place {
         self.append(firings::NAME, firing);
     }
 
-    fn append(&self, name: &str, line: &impl serde::Serialize) {
-        let folder = self.folder();
-        let written = make(&folder).and_then(|()| line_file::append(&folder, name, line));
-        if let Err(error) = written {
-            tracing::error!(policy = self.policy, name, %error, "cannot write a line");
-        }
+    fn append(&self, name: &'static str, line: &impl serde::Serialize) {
+        self.store.lines.append(self.folder(), name, line);
     }
 
     /// The same for another process of the policy.

@@ -7,13 +7,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::Status;
-use xrayd_proto::v1::{ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus, PolicyTrigger};
+use xrayd_proto::v1::{
+    ListPoliciesRequest, Mode, PolicyOutput, PolicyStatus, PolicyTrigger, TracedProcess,
+};
 
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::recorder::{self, Order, Periods};
 use crate::retention::{self, Keep, KeepAll};
 use crate::store::Store;
+use crate::utc;
 
 /// The time between two questions about processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -58,7 +61,8 @@ enum Subject {
 /// What is recorded of it.
 #[derive(Debug, Clone, PartialEq)]
 enum Work {
-    Files(Mode, Periods),
+    /// Also the time before, of which nothing is recorded.
+    Files(Mode, Periods, (Duration, Duration)),
     Moments(PolicyTrigger),
     /// The rest of what an earlier relay has recorded.
     Rest,
@@ -235,9 +239,9 @@ impl Supervisor {
             every: Duration::from_nanos(every_ns),
             file_bytes,
         };
-        for pid in traced {
-            let key = (name.clone(), Subject::Process(pid));
-            wanted.insert(key, Work::Files(mode, periods));
+        for process in traced {
+            let key = (name.clone(), Subject::Process(process.pid));
+            wanted.insert(key, Work::Files(mode, periods, unrecorded(&process, mode)));
         }
         let triggers = triggers.into_iter().filter(|_| !has_expired);
         for (index, trigger) in (0..).zip(triggers) {
@@ -251,7 +255,10 @@ impl Supervisor {
     async fn end_others(&mut self, wanted: &BTreeMap<Key, Work>) {
         let mut ended = Vec::new();
         for (key, running) in &mut self.recorders {
-            running.missed = match wanted.get(key) == Some(&running.what) {
+            let is_same = wanted
+                .get(key)
+                .is_some_and(|work| work.is_same(&running.what));
+            running.missed = match is_same {
                 true => 0,
                 false => running.missed + 1,
             };
@@ -279,8 +286,9 @@ impl Supervisor {
         let daemon = self.daemon.clone();
         let place = |pid| self.store.place(policy, pid);
         let task = match (*subject, &what) {
-            (Subject::Process(pid), Work::Files(mode, periods)) => {
-                let files = recorder::run(daemon, place(pid), (*mode, *periods), received);
+            (Subject::Process(pid), Work::Files(mode, periods, unrecorded)) => {
+                let what = (*mode, *periods, *unrecorded);
+                let files = recorder::run(daemon, place(pid), what, received);
                 tokio::spawn(files)
             }
             (Subject::Trigger(index), Work::Moments(trigger)) => {
@@ -307,6 +315,31 @@ impl Supervisor {
         // The panic hook has logged a panic.
         if let Ok(Err(error)) = retained {
             tracing::error!(%error, "cannot remove old files, or write metrics");
+        }
+    }
+}
+
+/// The time of a new process, or of a new policy, of which nothing is recorded.
+fn unrecorded(process: &TracedProcess, mode: Mode) -> (Duration, Duration) {
+    let since = Duration::from_nanos(process.meant_since_ns);
+    let until = match mode {
+        // The stream begins now.
+        Mode::Stream => utc::now(),
+        _ => Duration::from_nanos(process.traced_since_ns),
+    };
+    (since, until.max(since))
+}
+
+// === impl Work ===
+
+impl Work {
+    /// True if a recorder with the other work does this one.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Files(mode, periods, _), Self::Files(its, other, _)) => {
+                (mode, periods) == (its, other)
+            }
+            _ => self == other,
         }
     }
 }

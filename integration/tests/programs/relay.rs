@@ -328,7 +328,9 @@ fn wait_for_firings(fleet: &Fleet, cli: &Cli, count: usize) -> Result<Vec<Value>
         DEADLINE,
         &format!("a trigger has fired {count} times"),
         || {
-            let firings = fleet.list(cli, "firings")?;
+            let mut firings = fleet.list(cli, "firings")?;
+            // Those without a process are moments beyond the limit.
+            firings.retain(|firing| firing["pid"] != 0);
             Ok((firings.len() >= count).then_some(firings))
         },
     );
@@ -420,6 +422,13 @@ fn slow_calls_and_crashes(mode: &str) -> Result<()> {
     let second = wait_for_firings(&fleet, &cli, 2)?.remove(1);
     ensure!(second["pid"] == other.pid(), "{second}");
     other.ask("slow 60", "slow ")?;
+    wait_until(DEADLINE, "the moment beyond the limit is told", || {
+        let firings = fleet.list(&cli, "firings")?;
+        Ok(firings
+            .iter()
+            .any(|firing| firing["skipped"] == 1)
+            .then_some(()))
+    })?;
     // A crash has a limit of its own.
     other.send("segv")?;
     let crash = wait_for_firings(&fleet, &cli, 3)?.remove(2);
@@ -440,6 +449,14 @@ fn slow_calls_and_crashes(mode: &str) -> Result<()> {
             .iter()
             .all(|loss| loss["pid"] != 0)
     );
+    if mode == "profile" {
+        let end = format!("-{}.xtrace", slow.pid());
+        wait_until(DEADLINE, "the sums of a period are in a file", || {
+            let files = fleet.list(&cli, "list")?;
+            let mut names = files.iter().filter_map(|row| row["name"].as_str());
+            Ok(names.any(|name| name.ends_with(&end)).then_some(()))
+        })?;
+    }
     drop(relay);
     daemon.kill()?;
     let daemon = fleet.daemon()?;
@@ -452,6 +469,16 @@ fn slow_calls_and_crashes(mode: &str) -> Result<()> {
     let gaps = fleet.list(&cli, "losses")?;
     let gaps = gaps.iter().filter(|loss| loss["pid"] == 0).count();
     ensure!(gaps == 2, "{gaps} gaps of two triggers: {}", fleet.log());
+    if mode == "profile" {
+        // The daemon had added up the events that the process recorded for the trigger.
+        wait_until(DEADLINE, "the loss of sums is told", || {
+            let losses = fleet.list(&cli, "losses")?;
+            let mut whys = losses.iter().filter_map(|loss| loss["why"].as_str());
+            Ok(whys
+                .any(|why| why.contains("alone had a part"))
+                .then_some(()))
+        })?;
+    }
 
     // A policy that changes has its new triggers armed, and the functions of the others go off.
     let path = fleet.scene.path("policies.d/p.toml");

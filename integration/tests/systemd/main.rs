@@ -3,16 +3,18 @@
 //! programs work.
 //!
 //! systemd boots in a container over an overlay of this machine's root, and runs
-//! `integration/systemd/scenario.sh`. It needs root. `cargo xtask test --systemd` runs it.
+//! `integration/systemd/scenario.sh`, or another scenario. It needs root. `cargo xtask test
+//! --systemd` runs it.
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use integration::{Container, Fixture, build, workspace_dir};
 
-#[test]
-#[ignore = "boots systemd as root; `cargo xtask test --systemd` runs it"]
-fn the_units_keep_what_they_promise() -> Result<()> {
+mod standing;
+
+/// A container with the programs and the units as shipped.
+fn container() -> Result<Container> {
     let container = Container::over(Path::new("/"))?;
     container.copy(&integration::xrayd()?, "usr/bin/xrayd")?;
     container.copy(&integration::xrayctl()?, "usr/bin/xrayctl")?;
@@ -29,6 +31,13 @@ fn the_units_keep_what_they_promise() -> Result<()> {
     }
     container.want("sockets", "xrayd.socket")?;
     container.copy(&build(Fixture::Counted)?, "xrayd-test/program")?;
+    Ok(container)
+}
+
+#[test]
+#[ignore = "boots systemd as root; `cargo xtask test --systemd` runs it"]
+fn the_units_keep_what_they_promise() -> Result<()> {
+    let container = container()?;
     let passed = container.run(&workspace_dir().join("integration/systemd/scenario.sh"))?;
     println!("{passed} checks passed");
     ensure!(passed > 50, "only {passed} checks");

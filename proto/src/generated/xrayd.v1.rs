@@ -117,9 +117,9 @@ pub struct PolicyStatus {
     /// Processes that it matches.
     #[prost(uint32, tag = "7")]
     pub matched: u32,
-    /// The processes in which it has functions on, in ascending order.
-    #[prost(uint32, repeated, tag = "8")]
-    pub traced: ::prost::alloc::vec::Vec<u32>,
+    /// The processes in which it has functions on, in ascending order of pids.
+    #[prost(message, repeated, tag = "8")]
+    pub traced: ::prost::alloc::vec::Vec<TracedProcess>,
     /// Matched processes that are younger than `min_age`.
     #[prost(uint32, tag = "9")]
     pub too_young: u32,
@@ -146,6 +146,20 @@ pub struct PolicyStatus {
     /// them by `TriggerRequest.of_policy`.
     #[prost(message, repeated, tag = "16")]
     pub triggers: ::prost::alloc::vec::Vec<PolicyTrigger>,
+}
+/// A process in which a policy has functions on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TracedProcess {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// The begin of the process, or of the policy if that is later, in nanoseconds since the Unix
+    /// epoch. Exact to about 10 ms.
+    #[prost(uint64, tag = "2")]
+    pub meant_since_ns: u64,
+    /// The begin of its session, in nanoseconds since the Unix epoch. Nothing is recorded of the time
+    /// in between.
+    #[prost(uint64, tag = "3")]
+    pub traced_since_ns: u64,
 }
 /// The files that a recorder such as xray-relay writes for a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1478,7 +1492,7 @@ pub struct TraceChunk {
     pub sums: ::prost::alloc::vec::Vec<SumsBegin>,
 }
 /// When the sums of a process begin. Sums with the same begin are of the same calls and later ones,
-/// also from another daemon.
+/// also from another daemon, unless a daemon has taken a part of them along (`held_since`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SumsBegin {
     /// The process.
@@ -1487,6 +1501,10 @@ pub struct SumsBegin {
     /// A reading of the processor's counter.
     #[prost(uint64, tag = "2")]
     pub ticks: u64,
+    /// Since when a part of the sums is in the memory of this daemon alone, as a reading of the
+    /// counter. No later daemon has that part. 0: the program's memory has everything.
+    #[prost(uint64, tag = "3")]
+    pub held_since: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {
@@ -1750,7 +1768,8 @@ pub mod trigger_event {
         /// The trigger is over. Comes last, unless the call fails.
         #[prost(message, tag = "7")]
         Over(super::TriggerOver),
-        /// Calls could not be judged, or threads could not be recorded. Comes once a minute at most.
+        /// Calls could not be judged, threads could not be recorded, or the limit did not allow a match.
+        /// Comes once a minute at most, and every five seconds at most for the trigger of a policy.
         #[prost(message, tag = "8")]
         Unjudged(super::TriggerUnjudged),
     }
@@ -1941,7 +1960,7 @@ pub mod trigger_over {
         }
     }
 }
-/// What a condition about a time on or off the processor misses.
+/// What a trigger has missed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerUnjudged {
     /// Number of calls since the message before that took long enough, but could not be judged: their
@@ -1954,6 +1973,10 @@ pub struct TriggerUnjudged {
     /// The reason of one of them. Empty if there is none.
     #[prost(string, tag = "3")]
     pub without_runs_because: ::prost::alloc::string::String,
+    /// For the trigger of a policy: number of matches that the limit did not allow, since the message
+    /// before with this field. Otherwise 0: `fired` and `over` have that number.
+    #[prost(uint64, tag = "4")]
+    pub skipped: u64,
 }
 /// Whether a process can be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -50,17 +50,21 @@ pub(crate) struct Periods {
     pub(crate) file_bytes: u64,
 }
 
-/// Records until the process is not traced any more, or until it is stopped.
+/// Records until the process is not traced any more, or until it is stopped. The time of which
+/// nothing is recorded is noted if no relay has recorded the process before.
 pub(crate) async fn run(
     daemon: Daemon,
     place: Place,
-    (mode, periods): (Mode, Periods),
+    (mode, periods, unrecorded): (Mode, Periods, (Duration, Duration)),
     orders: watch::Receiver<Order>,
 ) {
     let before = place.begin_process().unwrap_or_else(|error| {
         tracing::error!(policy = place.policy, pid = place.pid, %error, "cannot mark a process");
         None
     });
+    if before.is_none() {
+        place.note_begin(unrecorded);
+    }
     let order = orders.clone();
     match mode {
         Mode::Stream => stream::run(daemon, &place, periods, before, orders).await,

@@ -43,6 +43,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 struct Kept {
     /// The begin of the sums of each process, as the daemon identifies them.
     begins: BTreeMap<u32, u64>,
+    /// Since when a part of the sums is in the memory of one daemon alone. 0: nothing is.
+    #[serde(default)]
+    held: BTreeMap<u32, u64>,
     /// The file that was made with these sums.
     file: PathBuf,
 }
@@ -206,6 +209,7 @@ impl Sums {
         // The sums of a process are in memory several times.
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let later = read(&self.new)?;
+        let held: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.held_since)).collect();
         let begins: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.ticks)).collect();
         let mut file = place
             .begin(Unfinished::Useless)
@@ -219,7 +223,11 @@ impl Sums {
             match read(&self.sums) {
                 Ok(mut sums) => {
                     sums.retain_processes(is_same);
-                    if later.covers(&sums) {
+                    // Fewer calls of one period can hide in the calls of the next one.
+                    if lacks_held(&kept, &begins, &held) {
+                        let why = "a daemon ended that alone had a part of the sums";
+                        missing = Some(why.to_owned());
+                    } else if later.covers(&sums) {
                         earlier = Some(sums);
                     } else {
                         missing = Some("the sums of the process are fewer than before".to_owned());
@@ -247,6 +255,7 @@ impl Sums {
         }
         let kept = Kept {
             begins,
+            held,
             file: file.path().to_owned(),
         };
         let described = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
@@ -270,6 +279,13 @@ impl Sums {
         }
         fs::rename(&self.new_kept, &self.kept)
     }
+}
+
+/// True if a part of the sums of before was in the memory of a daemon, and is in no later sums.
+fn lacks_held(kept: &Kept, begins: &BTreeMap<u32, u64>, held: &BTreeMap<u32, u64>) -> bool {
+    let mut before = kept.held.iter().filter(|(_, since)| **since > 0);
+    before
+        .any(|(pid, since)| begins.get(pid) == kept.begins.get(pid) && held.get(pid) != Some(since))
 }
 
 fn read(path: &Path) -> Result<SummedProfile, String> {
@@ -298,11 +314,43 @@ mod tests {
         assert_eq!(read_kept(&path), None);
         let kept = Kept {
             begins: BTreeMap::from([(7, 123)]),
+            held: BTreeMap::from([(7, 5)]),
             file: "/x".into(),
         };
         replace(&path, &serde_json::to_vec(&kept).unwrap()).unwrap();
         assert_eq!(read_kept(&path), Some(kept));
         fs::write(&path, "{").unwrap();
         assert_eq!(read_kept(&path), None);
+    }
+
+    #[test]
+    fn sums_without_what_a_daemon_took_along_lack_it() {
+        let maps =
+            |begin: u64, held: u64| (BTreeMap::from([(7, begin)]), BTreeMap::from([(7, held)]));
+        for (before, now, lacks) in [
+            // Everything is in the program.
+            ((1, 0), (1, 0), false),
+            // The daemon begins to have a part, or still has it.
+            ((1, 0), (1, 5), false),
+            ((1, 5), (1, 5), false),
+            // Another daemon has another part, or none.
+            ((1, 5), (1, 9), true),
+            ((1, 5), (1, 0), true),
+            // Other sums.
+            ((1, 5), (2, 0), false),
+        ] {
+            let (begins, held) = maps(before.0, before.1);
+            let kept = Kept {
+                begins,
+                held,
+                file: PathBuf::new(),
+            };
+            let (begins, held) = maps(now.0, now.1);
+            assert_eq!(
+                lacks_held(&kept, &begins, &held),
+                lacks,
+                "{before:?} {now:?}"
+            );
+        }
     }
 }

@@ -179,12 +179,14 @@ impl Firings<'_> {
                     self.finish(firing, snapshot, why);
                 }
             }
-            // A policy switches nothing. What is unjudged comes with the firings as well.
-            Event::Armed(_)
-            | Event::Switched(_)
-            | Event::Ended(_)
-            | Event::Unjudged(_)
-            | Event::Over(_) => {}
+            Event::Unjudged(missed) => {
+                if missed.skipped > 0 || missed.unjudged > 0 {
+                    self.place
+                        .note_firing(&Firing::missed(self.number, &missed));
+                }
+            }
+            // A policy switches nothing.
+            Event::Armed(_) | Event::Switched(_) | Event::Ended(_) | Event::Over(_) => {}
         }
     }
 

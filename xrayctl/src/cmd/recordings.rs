@@ -35,7 +35,7 @@ enum Command {
     /// List the recordings, the oldest first
     List(ListArgs),
     /// Show what was not recorded, and why
-    Losses(ListArgs),
+    Losses(LossesArgs),
     /// Show the moments at which triggers of policies have fired
     Firings(ListArgs),
     /// Copy recordings into the current directory
@@ -63,6 +63,15 @@ struct ListArgs {
     place: Place,
     #[command(flatten)]
     format: Format,
+}
+
+#[derive(Debug, clap::Args)]
+struct LossesArgs {
+    /// Show also the time between the begin of a process and the begin of its recordings
+    #[arg(long)]
+    begins: bool,
+    #[command(flatten)]
+    list: ListArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -103,9 +112,9 @@ pub(crate) fn run(args: Args, console: &mut Console) -> anyhow::Result<()> {
                 false => console.show(|out, look| table.render(out, look)),
             }
         }
-        Command::Losses(args) => {
+        Command::Losses(LossesArgs { begins, list: args }) => {
             let lines = Recordings::open(&args.place.folder)?.lines("losses")?;
-            let losses = Losses::new(lines, args.policy.as_deref(), args.pid);
+            let losses = Losses::new(lines, args.policy.as_deref(), args.pid, begins);
             match args.format.json {
                 true => console.json(&losses),
                 false => console.show(|out, look| losses.render(out, look)),

@@ -83,9 +83,10 @@ const RELAY_TABLES: [KeyTable; 4] = [
         "LOSSES",
         "A slow or full disk never slows a traced process: the daemon drops events that the relay \
          does not take in time, and counts them. Sums of mode profile are in the program, so a \
-         relay or a daemon that was gone loses none of them. Of a stream, the time without a relay \
-         is lost, and noted. What a process calls before the relay first sees it, within a second, \
-         is in no stream, and is not noted. Moments of triggers without a relay are lost: the time \
+         relay or a daemon that was gone loses none of them, unless a trigger waits for calls: then \
+         a daemon that ends takes the sums since the latest file along. Of a stream, the time \
+         without a relay is lost. All of that is noted. So is the time before a process was \
+         recorded for the first time, which xrayctl recordings losses shows with --begins. Moments of triggers without a relay are lost: the time \
          is noted, with the process 0.",
         &[],
     ),

@@ -194,7 +194,7 @@ impl From<PolicyStatus> for Policy {
             expires: Some(expires_s).filter(|expires| *expires > 0),
             mistakes: mistakes.into_iter().map(mistake).collect(),
             matched,
-            traced,
+            traced: traced.into_iter().map(|process| process.pid).collect(),
             too_young,
             beyond_max_processes: beyond,
             refused: refused.into_iter().map(refusal).collect(),

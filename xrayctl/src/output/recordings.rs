@@ -48,6 +48,9 @@ struct Line {
     until_ms: u64,
     events: u64,
     why: String,
+    /// True for the time before a process was recorded for the first time.
+    #[serde(default)]
+    is_begin: bool,
 }
 
 /// The moments at which triggers have fired.
@@ -129,16 +132,19 @@ impl Table {
 // === impl Losses ===
 
 impl Losses {
-    /// Reads the lines of policies. What is no line of the relay is left out.
+    /// Reads the lines of policies. What is no line of the relay is left out. `begins` has the
+    /// times before processes were recorded for the first time, too.
     pub(crate) fn new(
         lines: Vec<(String, String)>,
         policy: Option<&str>,
         pid: Option<u32>,
+        begins: bool,
     ) -> Self {
         let losses = lines.into_iter().filter_map(|(its, line)| {
             let what: Line = serde_json::from_str(&line).ok()?;
             let is_wanted =
                 policy.is_none_or(|policy| policy == its) && pid.is_none_or(|pid| pid == what.pid);
+            let is_wanted = is_wanted && (begins || !what.is_begin);
             is_wanted.then_some(Loss { policy: its, what })
         });
         Self {
@@ -212,7 +218,9 @@ impl Firings {
             Column::right("TIME"),
             Column::left("RECORDING"),
         ]);
-        for Firing { policy: _, what } in &self.firings {
+        // Those without a process only have numbers.
+        let fired = self.firings.iter().filter(|firing| firing.what.pid > 0);
+        for Firing { policy: _, what } in fired {
             let recording = match (&what.recording, &what.why) {
                 (Some(recording), _) => recording.clone(),
                 (None, Some(why)) => format!("none: {why}"),

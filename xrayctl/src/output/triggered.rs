@@ -142,6 +142,7 @@ impl<'a> TriggerReport<'a> {
 
     pub(crate) fn unjudged(unjudged: TriggerUnjudged) -> Self {
         let TriggerUnjudged {
+            skipped: _,
             unjudged,
             threads_without_runs,
             without_runs_because,
@@ -538,6 +539,7 @@ mod tests {
                 unjudged: 1234,
                 threads_without_runs: 3,
                 without_runs_because: "Too many open files".to_owned(),
+                skipped: 0,
             }),
             over(Why::Limit, 1, 0),
             over(Why::Expired, 0, 0),

@@ -32,7 +32,7 @@ pub use folder::default_folder;
 pub use handle::Policies;
 pub(crate) use kept::{KeptPolicy, PolicyKeeper};
 pub use spec::{Matching, OutputSpec, PolicySpec, TraceSpec};
-pub use status::{PolicySource, PolicyStatus};
+pub use status::{PolicySource, PolicyStatus, TracedProcess};
 pub use trigger_spec::TriggerSpec;
 
 /// The time since the Unix epoch. Zero if the clock is before it.

@@ -20,8 +20,9 @@ use std::{
 
 use super::{
     processes::Seen,
+    since_epoch,
     spec::{OutputSpec, PolicySpec},
-    status::{PolicySource, PolicyStatus},
+    status::{PolicySource, PolicyStatus, TracedProcess},
     traced::{Tracing, Wish},
     trigger_spec::TriggerSpec,
 };
@@ -94,6 +95,8 @@ struct Traced {
     session: Arc<Session>,
     /// Its events and losses before that.
     before: (u64, u64),
+    /// What the status tells.
+    process: TracedProcess,
 }
 
 /// What a process waits for.
@@ -430,7 +433,19 @@ impl Policy {
                 tracing::info!(policy = name, %pid, "a policy has functions on in a process");
                 let before = session.events_and_losses();
                 let session = Arc::clone(session);
-                State::Traced(Traced { session, before })
+                let now = since_epoch();
+                let first = session.anchors().first().map(|anchor| anchor.wall_ns);
+                let begun = now.saturating_sub(age_of(start_time));
+                let process = TracedProcess {
+                    pid,
+                    meant_since: begun.max(Duration::from_secs(self.since)),
+                    traced_since: first.map_or(now, Duration::from_nanos),
+                };
+                State::Traced(Traced {
+                    session,
+                    before,
+                    process,
+                })
             }
             Err(refusal) => {
                 // Others pass, or are of processes that live for a moment.
@@ -469,7 +484,7 @@ impl Policy {
                 State::Waiting(Wait::Age) => status.too_young += 1,
                 State::Waiting(Wait::Place) => status.beyond += 1,
                 State::Traced(traced) => {
-                    status.traced.push(pid);
+                    status.traced.push(traced.process);
                     let (events, lost) = traced.since();
                     status.events = status.events.saturating_add(events);
                     status.lost = status.lost.saturating_add(lost);

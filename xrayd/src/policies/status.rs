@@ -1,6 +1,6 @@
 //! The state of policies, as clients and metrics see it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{spec::OutputSpec, trigger_spec::TriggerSpec};
 use crate::{pid::Pid, refusal::Refusal, toml_file::Mistake, types::Mode};
@@ -23,7 +23,7 @@ pub struct PolicyStatus {
     /// Processes that it matches.
     pub matched: u32,
     /// The processes in which it has functions on.
-    pub traced: Vec<Pid>,
+    pub traced: Vec<TracedProcess>,
     /// Processes that are not as old as `min_age` so far.
     pub too_young: u32,
     /// Processes beyond `max_processes`.
@@ -40,6 +40,17 @@ pub struct PolicyStatus {
     pub output: Option<OutputSpec>,
     /// The moments of which a recorder writes snapshots.
     pub triggers: Arc<[TriggerSpec]>,
+}
+
+/// A process in which a policy has functions on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TracedProcess {
+    /// The process.
+    pub pid: Pid,
+    /// The begin of the process, or of the policy if that is later, since the Unix epoch.
+    pub meant_since: Duration,
+    /// The begin of its session, since the Unix epoch.
+    pub traced_since: Duration,
 }
 
 // === impl PolicyStatus ===

@@ -189,7 +189,14 @@ fn status(status: PolicyStatus, with_text: bool) -> v1::PolicyStatus {
         expires_s: expires.unwrap_or(0),
         mistakes: mistakes.into_iter().map(convert::mistake).collect(),
         matched,
-        traced: traced.into_iter().map(|pid| pid.as_u32()).collect(),
+        traced: traced
+            .into_iter()
+            .map(|process| v1::TracedProcess {
+                pid: process.pid.as_u32(),
+                meant_since_ns: ns(process.meant_since),
+                traced_since_ns: ns(process.traced_since),
+            })
+            .collect(),
         too_young,
         beyond,
         refused: refused

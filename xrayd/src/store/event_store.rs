@@ -314,6 +314,14 @@ impl EventStore {
         }
     }
 
+    /// The same for sums that the daemon has made of events. The program has none of these calls.
+    pub(crate) fn hand_over_events(&self, thread: ThreadId, handover: Handover, sums: &StackSums) {
+        if !sums.is_empty() {
+            self.profiles.hold();
+        }
+        self.hand_over(thread, handover, sums);
+    }
+
     /// Adds sums of a thread to the kept sums of mode `profile`, and to no others.
     pub(crate) fn keep_sums(&self, thread: ThreadId, sums: &StackSums) {
         if let Some(thread) = self.thread(thread) {

@@ -62,6 +62,8 @@ pub struct ProfileSums {
     ended: usize,
     /// The time from which on calls are in the sums; `None` in a session that is over.
     since: Option<Ticks>,
+    /// When they got calls that are in the daemon's memory alone.
+    held_since: Option<Ticks>,
 }
 
 #[derive(Debug, Clone)]
@@ -156,6 +158,13 @@ impl Profiles {
         lock(&self.wanted).kept.as_ref()?.since
     }
 
+    /// Notes that the sums for mode `profile` get calls that are in the daemon's memory alone.
+    pub(crate) fn hold(&self) {
+        if let Some(kept) = &mut lock(&self.wanted).kept {
+            kept.held_since.get_or_insert_with(ticks_now);
+        }
+    }
+
     /// Drops the sums for mode `profile`. Called by the drain.
     pub(crate) fn drop_kept(&self) {
         lock(&self.wanted).kept = None;
@@ -217,6 +226,11 @@ impl ProfileSums {
     /// The time from which on calls are in them, if it is known.
     pub(crate) fn since(&self) -> Option<Ticks> {
         self.since
+    }
+
+    /// When the sums got calls that are in the daemon's memory alone, if they have any.
+    pub(crate) fn held_since(&self) -> Option<Ticks> {
+        self.held_since
     }
 
     /// Every thread, and its sums.

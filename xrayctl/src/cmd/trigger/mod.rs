@@ -20,8 +20,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use xray_trace::event_format::EventFormats;
 use xrayd::{
-    triggers::MOST_CONDITIONS,
     trigger_text::{FiringLimit, parse_limit},
+    triggers::MOST_CONDITIONS,
     types::{Capture, Wanted},
 };
 use xrayd_proto::v1::trigger_condition::What;

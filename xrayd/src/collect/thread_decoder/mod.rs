@@ -426,7 +426,7 @@ impl ThreadDecoder {
         if let Some(profiler) = self.beside.profiler() {
             let sums = profiler.take();
             if !sums.is_empty() {
-                output.hand_over(self.thread, Handover::Interim, &sums);
+                output.hand_over_events(self.thread, Handover::Interim, &sums);
             }
         }
     }
@@ -478,7 +478,7 @@ impl ThreadDecoder {
         if let Some(profiler) = self.beside.profiler() {
             profiler.end();
             let sums = profiler.take();
-            output.hand_over(self.thread, Handover::Last, &sums);
+            output.hand_over_events(self.thread, Handover::Last, &sums);
         }
     }
 

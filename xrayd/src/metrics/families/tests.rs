@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use xray_trace::model::CallSums;
 
 use super::*;
 use crate::{
     Pid,
-    policies::PolicySource,
+    policies::{PolicySource, TracedProcess},
     refusal::{Reason, Refusal},
     store::{Series, Subject, Totals},
 };
@@ -89,7 +90,11 @@ fn policy() -> PolicyStatus {
         expires: None,
         mistakes: Vec::new(),
         matched: 6,
-        traced: vec![Pid::try_from(7).unwrap()],
+        traced: vec![TracedProcess {
+            pid: Pid::try_from(7).unwrap(),
+            meant_since: Duration::ZERO,
+            traced_since: Duration::ZERO,
+        }],
         too_young: 1,
         beyond: 2,
         refused: vec![refused(8, Reason::Mode), refused(9, Reason::Mode)],

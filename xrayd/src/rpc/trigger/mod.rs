@@ -59,8 +59,10 @@ const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks of the trigger of a policy, which is armed for as long as the daemon
 /// runs.
 const LOOK_FOR_POLICY: Duration = Duration::from_millis(500);
-/// The time between two reports of calls that could not be judged.
+/// The time between two reports of what was missed.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// The same for the trigger of a policy, whose client writes everything down.
+const REPORT_FOR_POLICY: Duration = Duration::from_secs(5);
 
 /// The state of a Trigger call.
 #[derive(Debug)]
@@ -88,7 +90,7 @@ pub(super) struct Triggering {
 
 /// Matches and long calls since the last firing that caused none.
 #[derive(Debug, Clone, Copy)]
-struct Missed {
+pub(super) struct Missed {
     /// Matches beyond the limit.
     skipped: u64,
     /// Long calls that could not be judged.
@@ -253,16 +255,16 @@ impl Triggering {
         // Taken here, as for a firing, so that an end is reported before the firing that it causes.
         let reports = self
             .unjudged_at
-            .is_none_or(|reported| reported.elapsed() >= REPORT_EVERY);
-        let (endings, unjudged) = self
+            .is_none_or(|reported| reported.elapsed() >= self.report_every());
+        let (endings, missed) = self
             .blocking(move |watched| {
-                let unjudged = reports.then(|| (watched.unrecorded(), watched.take_unjudged()));
-                (watched.take_endings(), unjudged)
+                let missed = reports.then(|| (watched.unrecorded(), watched.take_missed()));
+                (watched.take_endings(), missed)
             })
             .await?;
         self.tell_endings(endings).await?;
-        if let Some((unrecorded, calls)) = unjudged {
-            self.tell_unjudged(unrecorded, calls).await?;
+        if let Some((unrecorded, missed)) = missed {
+            self.tell_missed(unrecorded, missed).await?;
         }
         if !is_over {
             return Ok(false);
@@ -370,21 +372,30 @@ impl Triggering {
         Ok(())
     }
 
-    /// Reports calls that could not be judged, and threads whose switches cannot be recorded, if
+    /// Reports what was missed, and threads whose switches cannot be recorded, if
     /// there are more of them.
-    async fn tell_unjudged(&mut self, unrecorded: Unrecorded, calls: u64) -> Sent {
+    async fn tell_missed(&mut self, unrecorded: Unrecorded, missed: Missed) -> Sent {
         let Unrecorded { threads, reason } = unrecorded;
-        if calls == 0 && threads <= self.unrecorded {
+        let Missed { skipped, unjudged } = missed;
+        if unjudged == 0 && skipped == 0 && threads <= self.unrecorded {
             return Ok(());
         }
         self.unjudged_at = Some(Instant::now());
         self.unrecorded = threads;
         self.tell(Event::Unjudged(v1::TriggerUnjudged {
-            unjudged: calls,
+            unjudged,
             threads_without_runs: threads,
             without_runs_because: reason,
+            skipped,
         }))
         .await
+    }
+
+    fn report_every(&self) -> Duration {
+        match self.watched.waits_for_processes() {
+            true => REPORT_FOR_POLICY,
+            false => REPORT_EVERY,
+        }
     }
 
     async fn over(&mut self, why: Why) -> Sent {

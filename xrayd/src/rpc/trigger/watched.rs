@@ -17,6 +17,7 @@ use xray_trace::{
 use xrayd_proto::v1;
 
 use super::{
+    Missed,
     call_times::{CallTimes, CallToJudge},
     plan::{Plan, SnapshotPlan, Switching, Whose},
 };
@@ -225,9 +226,17 @@ impl Watched {
         call_times.judge(&limiter, calls);
     }
 
-    /// Long calls since the last call of this that could not be judged.
-    pub(super) fn take_unjudged(&self) -> u64 {
-        self.trigger().take_unjudged()
+    /// Long calls since the last call of this that could not be judged, and, for a policy, matches
+    /// that the limit did not allow.
+    pub(super) fn take_missed(&self) -> Missed {
+        let trigger = self.trigger();
+        Missed {
+            skipped: match self.waits_for_processes() {
+                true => trigger.take_skipped(),
+                false => 0,
+            },
+            unjudged: trigger.take_unjudged(),
+        }
     }
 
     /// The threads whose switches cannot be recorded now.
