@@ -36,7 +36,7 @@ result "the socket starts with the system, the other units do not" \
 # The commands of docs/operating.md, on a service of that name.
 cat > /run/systemd/system/checkout@.service <<UNIT
 [Service]
-ExecStart=/bin/bash -c "{ until [ -e /tmp/checkout ]; do sleep 0.1; done; echo go; exec sleep infinity; } | /xrayd-test/program --threads 2 --calls 400"
+ExecStart=/xrayd-test/service --workers 2 --pause 1000 --slow-every 2000 --log /run
 UNIT
 systemctl daemon-reload
 systemctl start checkout@1 checkout@2
@@ -57,19 +57,21 @@ for command in "${guide[@]}"; do
         *"apt install"*) continue ;;
         *"policy status"*)
             within_a_minute eval 'xrayctl policy status checkout | grep -q "2 matched, 2 traced"'
-            touch /tmp/checkout
             ;;
-        *"recordings list"*)
+        *account*)
             sed -i 's/every = "1m"/every = "1s"/' /etc/xrayd/policies.d/checkout.toml
             xrayctl policy reload > /dev/null
-            within_a_minute eval '[ "$(xrayctl recordings list --json | grep -c "\"name\"")" -ge 4 ]'
+            within_a_minute eval '[ "$(xrayctl recordings list --json | grep "\"name\"" | grep -vc trigger)" -ge 4 ]'
+            ;;
+        *firings*)
+            within_a_minute eval 'xrayctl recordings firings | grep -q xtrace'
             ;;
     esac
     result "the guide's command succeeds: ${command%%$'\n'*}" step "$command"
     case "$command" in
         *"policy status"*) result "two instances are traced" grep -q "2 traced" /tmp/guide ;;
-        *"recordings list"*) result "there are recordings" grep -q xtrace /tmp/guide ;;
-        *account*) result "the functions are in them" grep -q "work::" /tmp/guide ;;
+        *account*) result "the functions are in them" grep -q "checkout::handle" /tmp/guide ;;
+        *firings*) result "slow requests have files" grep -q "trigger1.xtrace" /tmp/guide ;;
     esac
 done
 result "the instances are released" eval '! xrayctl ps | grep checkout@ | grep -q traced'

@@ -128,6 +128,7 @@ fn test(package: &Path, later: &Path) -> Result<()> {
     container.copy(package, "xrayd-test/first.deb")?;
     container.copy(later, "xrayd-test/second.deb")?;
     container.copy(&build(Fixture::Counted)?, "xrayd-test/program")?;
+    container.copy(&build(Fixture::Service)?, "xrayd-test/service")?;
     let guide = workspace_dir().join("docs/operating.md");
     container.copy(&guide, "xrayd-test/operating.md")?;
     let passed = container.run(&workspace_dir().join("integration/systemd/package.sh"))?;
