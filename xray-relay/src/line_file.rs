@@ -1,7 +1,7 @@
 //! Files with a line of JSON for each thing that happened to a policy. A line that finds no room on
 //! the disk waits in memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -62,16 +62,24 @@ impl LineFiles {
     /// Writes the lines that wait, as far as that is possible.
     pub(crate) fn write(&self) {
         let mut waiting = self.lock();
-        while let Some(line) = waiting.lines.front() {
-            if let Err(error) = append(&line.folder, line.name, &line.text) {
-                let (name, lines) = (line.name, waiting.lines.len());
-                tracing::error!(name, lines, %error, "lines wait until they can be written");
-                return;
+        let (mut kept, mut failed) = (VecDeque::new(), BTreeSet::new());
+        while let Some(line) = waiting.lines.pop_front() {
+            // The lines of a file stay in order. Those of other folders are written.
+            if failed.contains(&line.folder) {
+                kept.push_back(line);
+                continue;
             }
-            let bytes = line.text.len();
-            waiting.lines.pop_front();
-            waiting.bytes -= bytes;
+            match append(&line.folder, line.name, &line.text) {
+                Ok(()) => waiting.bytes -= line.text.len(),
+                Err(error) => {
+                    let folder = line.folder.display();
+                    tracing::error!(%folder, %error, "lines wait until they can be written");
+                    failed.insert(line.folder.clone());
+                    kept.push_back(line);
+                }
+            }
         }
+        waiting.lines = kept;
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {

@@ -7,6 +7,9 @@ use serde::Serialize;
 /// The file of a policy, without the end of its name.
 pub(crate) const NAME: &str = "losses";
 
+/// The file with the time before each process was recorded for the first time.
+pub(crate) const BEGINS: &str = "begins";
+
 /// A time in which a process was not recorded, or events that are missing.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Loss {

@@ -152,6 +152,24 @@ impl Store {
         Ok(marked)
     }
 
+    /// The marks of triggers: the policy, the number, and the mark.
+    pub(crate) fn watch_marks(&self) -> io::Result<Vec<(String, u32, WatchMark)>> {
+        let mut marks = Vec::new();
+        for policy in folders(&self.root)? {
+            let Ok(entries) = fs::read_dir(policy.join(MARKERS)) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let number = name.to_str().and_then(|name| name.strip_prefix("trigger"));
+                if let Some(number) = number.and_then(|number| number.parse().ok()) {
+                    marks.push((name_of(&policy), number, WatchMark(entry.path())));
+                }
+            }
+        }
+        Ok(marks)
+    }
+
     /// Removes kept sums that were written before this time, but not those of a marked process:
     /// its next file is the difference from them.
     pub(crate) fn remove_old_sums(&self, before: Duration) -> io::Result<()> {
@@ -413,6 +431,12 @@ impl Place {
         marker.set_modified(UNIX_EPOCH + until)
     }
 
+    /// When the process was marked, or recorded last.
+    pub(crate) fn begun(&self) -> Option<Duration> {
+        let marker = self.marker().ok()?;
+        fs::metadata(marker).ok().map(|found| modified(&found))
+    }
+
     fn marker(&self) -> io::Result<PathBuf> {
         Ok(self.hidden_folder(MARKERS)?.join(self.pid.to_string()))
     }
@@ -445,12 +469,12 @@ impl Place {
 
     /// Notes the time before a process was recorded. Each process has one, so it is no gap.
     pub(crate) fn note_begin(&self, times: (Duration, Duration)) {
-        let why = "the process, or the policy, had just begun";
+        let why = "the policy did not trace the process before";
         let loss = Loss {
             is_begin: true,
             ..Loss::new(self.pid, times, 0, why)
         };
-        self.append(losses::NAME, &loss);
+        self.append(losses::BEGINS, &loss);
     }
 
     /// Notes that a trigger has fired.

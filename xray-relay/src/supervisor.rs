@@ -183,8 +183,15 @@ impl Supervisor {
         }
     }
 
-    /// Finishes the recordings of an earlier relay whose processes are not traced any more.
+    /// Finishes the recordings of an earlier relay whose processes are not traced any more. Removes
+    /// the marks of triggers that no policy has any more.
     fn finish_earlier(&mut self, wanted: &BTreeMap<Key, Work>) {
+        for (policy, number, mark) in self.store.watch_marks().unwrap_or_default() {
+            let key = (policy, Subject::Trigger(number.saturating_sub(1)));
+            if !wanted.contains_key(&key) && !self.recorders.contains_key(&key) {
+                mark.remove();
+            }
+        }
         let marked = self.store.marked().unwrap_or_else(|error| {
             tracing::error!(%error, "cannot list the processes of an earlier relay");
             Vec::new()

@@ -498,6 +498,17 @@ fn slow_calls_and_crashes(mode: &str) -> Result<()> {
     wait_for_firings(&fleet, &cli, 4)?;
     // Only the function of the policy is on.
     ensure!(sleds_on(&slow)? == 2, "{}", sleds_on(&slow)?);
-    cli.ok(["detach", "--all"])?;
+
+    // A process that the policy lets go is let go by the trigger, too, while the relay waits.
+    let _relay = fleet.relay(&daemon)?;
+    wait_for_armed(&cli, &slow, 1)?;
+    let program = fleet.program.display().to_string();
+    let elsewhere = fs::read_to_string(&path)?.replace(&program, "/no/such/program");
+    fs::write(&path, elsewhere)?;
+    cli.ok(["policy", "reload"])?;
+    wait_until(DEADLINE, "the daemon has detached", || {
+        let status = cli.json(["status"])?;
+        Ok(row_of(&status, slow.pid())?.is_none().then_some(()))
+    })?;
     ensure_as_compiled(&slow)
 }

@@ -194,6 +194,9 @@ pub struct PolicyTrigger {
     pub limit: u32,
     #[prost(uint64, tag = "5")]
     pub limit_period_ns: u64,
+    /// The descriptions of events whose fields are compared.
+    #[prost(string, repeated, tag = "6")]
+    pub event_formats: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A mistake in the text of a policy.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1492,7 +1495,7 @@ pub struct TraceChunk {
     pub sums: ::prost::alloc::vec::Vec<SumsBegin>,
 }
 /// When the sums of a process begin. Sums with the same begin are of the same calls and later ones,
-/// also from another daemon, unless a daemon has taken a part of them along (`held_since`).
+/// also from another daemon, but for what daemons have taken along.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SumsBegin {
     /// The process.
@@ -1501,10 +1504,10 @@ pub struct SumsBegin {
     /// A reading of the processor's counter.
     #[prost(uint64, tag = "2")]
     pub ticks: u64,
-    /// Since when a part of the sums is in the memory of this daemon alone, as a reading of the
-    /// counter. No later daemon has that part. 0: the program's memory has everything.
+    /// The number of earlier daemons that have added up a part of the calls in their own memory. Those
+    /// parts are gone.
     #[prost(uint64, tag = "3")]
-    pub held_since: u64,
+    pub taken_along: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TriggerRequest {

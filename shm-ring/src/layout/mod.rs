@@ -341,6 +341,9 @@ pub mod rings {
     /// counts its event as lost; 0 for none. Written by the collector, which stores 0 while
     /// KEEP_NEWEST is not 0.
     pub const WAIT: u64 = 104 + 64 * SHIFT;
+    /// u64: the number of collectors that have added up calls of those sums in their own memory,
+    /// which no later collector has. Written by the collector.
+    pub const SUMS_TAKEN: u64 = 112 + 64 * SHIFT;
     /// In SUMS_KIND: calls are counted.
     pub const COUNTS: u64 = 1;
     /// In SUMS_KIND: calls are added up by stack.

@@ -152,6 +152,12 @@ async fn is_stopped(orders: &mut watch::Receiver<Order>) {
 fn is_over(status: &Status) -> bool {
     let reason = status.metadata().get(REASON_KEY);
     let reason = reason.and_then(|reason| reason.to_str().ok());
-    let over = ["not-attached", "no-such-process", "permission", "mode"];
+    let over = [
+        "not-attached",
+        "no-such-process",
+        "zombie",
+        "permission",
+        "mode",
+    ];
     reason.is_some_and(|reason| over.contains(&reason))
 }

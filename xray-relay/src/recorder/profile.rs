@@ -35,6 +35,9 @@ const MOST_BYTES: u64 = 1 << 30;
 /// The longest description of kept sums, in bytes.
 const LONGEST_DESCRIPTION: u64 = 1 << 20;
 
+/// Why calls are missing although a program adds them up.
+const TAKEN_ALONG: &str = "a daemon ended that alone had a part of the sums";
+
 /// Held while sums are subtracted.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -43,9 +46,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 struct Kept {
     /// The begin of the sums of each process, as the daemon identifies them.
     begins: BTreeMap<u32, u64>,
-    /// Since when a part of the sums is in the memory of one daemon alone. 0: nothing is.
+    /// The number of daemons that had taken a part of the sums along.
     #[serde(default)]
-    held: BTreeMap<u32, u64>,
+    taken: BTreeMap<u32, u64>,
     /// The file that was made with these sums.
     file: PathBuf,
 }
@@ -209,14 +212,16 @@ impl Sums {
         // The sums of a process are in memory several times.
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let later = read(&self.new)?;
-        let held: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.held_since)).collect();
+        let taken: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.taken_along)).collect();
         let begins: BTreeMap<u32, u64> = begins.iter().map(|it| (it.pid, it.ticks)).collect();
         let mut file = place
             .begin(Unfinished::Useless)
             .map_err(|error| error.to_string())?;
         let mut earlier = None;
         let mut missing = None;
-        if let Some(kept) = read_kept(&self.kept) {
+        let before = read_kept(&self.kept);
+        let has_lost = has_lost_part(before.as_ref(), &begins, &taken);
+        if let Some(kept) = before {
             // Sums of another process, or from another begin, are not a part of these.
             let is_same =
                 |pid: u32| begins.contains_key(&pid) && begins.get(&pid) == kept.begins.get(&pid);
@@ -224,9 +229,8 @@ impl Sums {
                 Ok(mut sums) => {
                     sums.retain_processes(is_same);
                     // Fewer calls of one period can hide in the calls of the next one.
-                    if lacks_held(&kept, &begins, &held) {
-                        let why = "a daemon ended that alone had a part of the sums";
-                        missing = Some(why.to_owned());
+                    if has_lost {
+                        missing = Some(TAKEN_ALONG.to_owned());
                     } else if later.covers(&sums) {
                         earlier = Some(sums);
                     } else {
@@ -235,6 +239,10 @@ impl Sums {
                 }
                 Err(why) => missing = Some(format!("the sums of before cannot be read: {why}")),
             }
+        } else if has_lost {
+            // No file has any of these calls.
+            let since = place.begun().unwrap_or(file.begun);
+            place.note(&Loss::new(place.pid, (since, utc::now()), 0, TAKEN_ALONG));
         }
         // Without the sums of before, calls would be in two files. So this period has no calls.
         let base = match missing {
@@ -255,7 +263,7 @@ impl Sums {
         }
         let kept = Kept {
             begins,
-            held,
+            taken,
             file: file.path().to_owned(),
         };
         let described = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
@@ -281,11 +289,17 @@ impl Sums {
     }
 }
 
-/// True if a part of the sums of before was in the memory of a daemon, and is in no later sums.
-fn lacks_held(kept: &Kept, begins: &BTreeMap<u32, u64>, held: &BTreeMap<u32, u64>) -> bool {
-    let mut before = kept.held.iter().filter(|(_, since)| **since > 0);
-    before
-        .any(|(pid, since)| begins.get(pid) == kept.begins.get(pid) && held.get(pid) != Some(since))
+/// True if daemons have taken a part of the sums along since the description was written.
+fn has_lost_part(
+    before: Option<&Kept>,
+    begins: &BTreeMap<u32, u64>,
+    taken: &BTreeMap<u32, u64>,
+) -> bool {
+    taken.iter().any(|(pid, now)| {
+        let before = before.filter(|kept| kept.begins.get(pid) == begins.get(pid));
+        let before = before.and_then(|kept| kept.taken.get(pid));
+        *now > before.copied().unwrap_or(0)
+    })
 }
 
 fn read(path: &Path) -> Result<SummedProfile, String> {
@@ -314,7 +328,7 @@ mod tests {
         assert_eq!(read_kept(&path), None);
         let kept = Kept {
             begins: BTreeMap::from([(7, 123)]),
-            held: BTreeMap::from([(7, 5)]),
+            taken: BTreeMap::from([(7, 5)]),
             file: "/x".into(),
         };
         replace(&path, &serde_json::to_vec(&kept).unwrap()).unwrap();
@@ -324,33 +338,32 @@ mod tests {
     }
 
     #[test]
-    fn sums_without_what_a_daemon_took_along_lack_it() {
+    fn each_daemon_that_took_a_part_along_is_noticed_once() {
         let maps =
-            |begin: u64, held: u64| (BTreeMap::from([(7, begin)]), BTreeMap::from([(7, held)]));
-        for (before, now, lacks) in [
-            // Everything is in the program.
-            ((1, 0), (1, 0), false),
-            // The daemon begins to have a part, or still has it.
-            ((1, 0), (1, 5), false),
-            ((1, 5), (1, 5), false),
-            // Another daemon has another part, or none.
-            ((1, 5), (1, 9), true),
-            ((1, 5), (1, 0), true),
+            |begin: u64, taken: u64| (BTreeMap::from([(7, begin)]), BTreeMap::from([(7, taken)]));
+        for (before, now, has_lost) in [
+            (Some((1, 0)), (1, 0), false),
+            (Some((1, 0)), (1, 1), true),
+            (Some((1, 1)), (1, 1), false),
+            (Some((1, 1)), (1, 2), true),
             // Other sums.
-            ((1, 5), (2, 0), false),
+            (Some((1, 3)), (2, 0), false),
+            (Some((1, 3)), (2, 1), true),
+            // The first file.
+            (None, (1, 0), false),
+            (None, (1, 1), true),
         ] {
-            let (begins, held) = maps(before.0, before.1);
-            let kept = Kept {
-                begins,
-                held,
-                file: PathBuf::new(),
-            };
-            let (begins, held) = maps(now.0, now.1);
-            assert_eq!(
-                lacks_held(&kept, &begins, &held),
-                lacks,
-                "{before:?} {now:?}"
-            );
+            let kept = before.map(|(begin, taken)| {
+                let (begins, taken) = maps(begin, taken);
+                Kept {
+                    begins,
+                    taken,
+                    file: PathBuf::new(),
+                }
+            });
+            let (begins, taken) = maps(now.0, now.1);
+            let found = has_lost_part(kept.as_ref(), &begins, &taken);
+            assert_eq!(found, has_lost, "{before:?} {now:?}");
         }
     }
 }

@@ -95,10 +95,12 @@ async fn record(
         current: None,
         lost: 0,
     };
+    // One wait for all chunks: they go on as long as somebody else traces the process.
+    let mut stopped = std::pin::pin!(is_stopped_for_good(orders));
     let ended = loop {
         let chunk = tokio::select! {
             chunk = chunks.message() => chunk,
-            () = is_stopped_for_good(orders) => break Ended::Stopped,
+            () = &mut stopped => break Ended::Stopped,
         };
         match chunk {
             Ok(Some(chunk)) => {

@@ -4,12 +4,13 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::iter;
 use tonic::Streaming;
 use xrayd_proto::v1::trigger_event::Event;
 use xrayd_proto::v1::{
     PolicyTrigger, TraceChunk, TriggerDone, TriggerEvent, TriggerOfPolicy, TriggerRequest,
+    TriggerUnjudged,
 };
 
 use super::{Backoff, Order, is_stopped};
@@ -23,6 +24,13 @@ use crate::utc;
 const MARK_EVERY: Duration = Duration::from_secs(5);
 /// How long a firing that is under way may take when the recorder is stopped.
 const REST_TIME: Duration = Duration::from_secs(5);
+
+/// Why the daemon ends the call for a trigger.
+const NO_MORE: &str = "the policy has the trigger no more";
+/// The time without a further firing after which a recorder that is stopped ends.
+const QUIET_TIME: Duration = Duration::from_millis(300);
+/// The time between two lines about moments that have no firing.
+const MISSED_EVERY: Duration = Duration::from_secs(60);
 
 /// Writes snapshots until the recorder is stopped. `index` is the trigger's among those of the
 /// policy.
@@ -46,6 +54,8 @@ pub(crate) async fn run(
             number,
             trigger: &trigger,
             current: None,
+            missed: TriggerUnjudged::default(),
+            missed_at: None,
         };
         let ended = wait(&daemon, index, &mut firings, &mark, &mut orders, &mut gap).await;
         if had_gap && gap.is_none() {
@@ -61,7 +71,7 @@ pub(crate) async fn run(
     }
     // If the relay ends, the next one notes the gap.
     if *orders.borrow() == Order::End {
-        if let Some((since, why)) = gap {
+        if let Some((since, why)) = gap.filter(|(_, why)| why != NO_MORE) {
             place.note(&Loss::new(0, (since, utc::now()), 0, why));
         }
         mark.remove();
@@ -90,9 +100,14 @@ async fn wait(
         ..TriggerRequest::default()
     };
     let mut rpc = daemon.rpc();
+    let begin = async {
+        // The daemon admits few requests of a user at a time. This one ends when all is armed.
+        let _place = daemon.place().await;
+        rpc.trigger(iter([request])).await
+    };
     let begun = tokio::select! {
         () = is_stopped(orders) => return Ok(()),
-        begun = rpc.trigger(iter([request])) => begun,
+        begun = begin => begun,
     };
     let mut events = begun
         .map_err(|status| failed(status.message()))?
@@ -109,10 +124,12 @@ async fn wait(
                     }
                     mark.touch();
                 }
+                Ok(Event::Over(_)) => break Err(NO_MORE.to_owned()),
                 Ok(event) => firings.take(event),
                 Err(why) => break Err(why),
             },
-            _ = marks.tick(), if gap.is_none() => mark.touch(),
+            // The moment of a firing that is under way is in no file so far.
+            _ = marks.tick(), if gap.is_none() && firings.current.is_none() => mark.touch(),
             () = is_stopped(orders) => {
                 firings.end_current(&mut events).await;
                 mark.touch();
@@ -121,6 +138,7 @@ async fn wait(
         }
     };
     firings.give_up("the daemon ended the snapshot");
+    firings.note_missed();
     waited
 }
 
@@ -147,6 +165,9 @@ struct Firings<'a> {
     trigger: &'a PolicyTrigger,
     /// The firing that the daemon reports now, and its file.
     current: Option<(Firing, Snapshot)>,
+    /// The moments without a firing that are in no line so far, and the time of the latest line.
+    missed: TriggerUnjudged,
+    missed_at: Option<Instant>,
 }
 
 /// The snapshot of a firing.
@@ -180,9 +201,11 @@ impl Firings<'_> {
                 }
             }
             Event::Unjudged(missed) => {
-                if missed.skipped > 0 || missed.unjudged > 0 {
-                    self.place
-                        .note_firing(&Firing::missed(self.number, &missed));
+                self.missed.skipped = self.missed.skipped.saturating_add(missed.skipped);
+                self.missed.unjudged = self.missed.unjudged.saturating_add(missed.unjudged);
+                let before = self.missed_at;
+                if before.is_none_or(|before| before.elapsed() >= MISSED_EVERY) {
+                    self.note_missed();
                 }
             }
             // A policy switches nothing.
@@ -203,11 +226,29 @@ impl Firings<'_> {
         self.place.note_firing(&firing);
     }
 
-    /// Waits a while for the end of the firing that is under way.
+    /// Notes the moments that have no firing.
+    fn note_missed(&mut self) {
+        let missed = std::mem::take(&mut self.missed);
+        if missed.skipped > 0 || missed.unjudged > 0 {
+            let firing = Firing::missed(self.number, &missed);
+            self.place.note_firing(&firing);
+            self.missed_at = Some(Instant::now());
+        }
+    }
+
+    /// Waits a while for the end of the firing that is under way, and for those that wait in the
+    /// daemon.
     async fn end_current(&mut self, events: &mut Streaming<TriggerEvent>) {
         let ends = async {
-            while self.current.is_some() {
-                match next(events).await {
+            loop {
+                let event = match self.current {
+                    Some(_) => next(events).await,
+                    None => match tokio::time::timeout(QUIET_TIME, next(events)).await {
+                        Ok(event) => event,
+                        Err(_) => return,
+                    },
+                };
+                match event {
                     Ok(event) => self.take(event),
                     Err(_) => return,
                 }

@@ -113,8 +113,12 @@ pub(crate) fn run(args: Args, console: &mut Console) -> anyhow::Result<()> {
             }
         }
         Command::Losses(LossesArgs { begins, list: args }) => {
-            let lines = Recordings::open(&args.place.folder)?.lines("losses")?;
-            let losses = Losses::new(lines, args.policy.as_deref(), args.pid, begins);
+            let recordings = Recordings::open(&args.place.folder)?;
+            let mut lines = recordings.lines("losses")?;
+            if begins {
+                lines.extend(recordings.lines("begins")?);
+            }
+            let losses = Losses::new(lines, args.policy.as_deref(), args.pid);
             match args.format.json {
                 true => console.json(&losses),
                 false => console.show(|out, look| losses.render(out, look)),

@@ -56,7 +56,8 @@ const RELAY_TABLES: [KeyTable; 4] = [
             ),
             (
                 "POLICY/losses.jsonl",
-                "What is in no file: a line of JSON for each time in which a process was not \
+                "What is in no file, and in begins.jsonl the time before each process was recorded for \
+                 the first time: a line of JSON for each time in which a process was not \
                  recorded, and for events that the relay took too slowly. xrayctl recordings losses \
                  shows it.",
             ),

@@ -215,6 +215,7 @@ impl From<PolicyTrigger> for Trigger {
             after_ns,
             limit,
             limit_period_ns,
+            event_formats: _,
         } = trigger;
         Self {
             when,

@@ -132,24 +132,22 @@ impl Table {
 // === impl Losses ===
 
 impl Losses {
-    /// Reads the lines of policies. What is no line of the relay is left out. `begins` has the
-    /// times before processes were recorded for the first time, too.
+    /// Reads the lines of policies, and orders them by time. What is no line of the relay is left
+    /// out.
     pub(crate) fn new(
         lines: Vec<(String, String)>,
         policy: Option<&str>,
         pid: Option<u32>,
-        begins: bool,
     ) -> Self {
         let losses = lines.into_iter().filter_map(|(its, line)| {
             let what: Line = serde_json::from_str(&line).ok()?;
             let is_wanted =
                 policy.is_none_or(|policy| policy == its) && pid.is_none_or(|pid| pid == what.pid);
-            let is_wanted = is_wanted && (begins || !what.is_begin);
             is_wanted.then_some(Loss { policy: its, what })
         });
-        Self {
-            losses: losses.collect(),
-        }
+        let mut losses: Vec<Loss> = losses.collect();
+        losses.sort_by_key(|loss| loss.what.since_ms);
+        Self { losses }
     }
 
     pub(crate) fn render(&self, out: &mut dyn io::Write, look: Look) -> io::Result<()> {

@@ -319,6 +319,13 @@ impl Slots {
     pub(crate) fn set_sums_kind(&self, kind: u64, since: Ticks) {
         self.rings.store(layout::rings::SUMS_KIND, kind);
         self.rings.store(layout::rings::SUMS_SINCE, since.0);
+        self.set_sums_taken(0);
+    }
+
+    /// Publishes how many daemons, this one included, have a part of these sums in their own
+    /// memory.
+    pub(crate) fn set_sums_taken(&self, daemons: u64) {
+        self.rings.store(layout::rings::SUMS_TAKEN, daemons);
     }
 
     /// Drops the sums that an earlier daemon has left, before any marks of them are cleared.

@@ -148,6 +148,12 @@ impl Leases {
         found
     }
 
+    /// True if a function has this lease.
+    pub(crate) fn has(&self, lease: LeaseId) -> bool {
+        let mut holders = self.0.values().flat_map(|lease| &lease.holders);
+        holders.any(|(holder, _)| *holder == lease)
+    }
+
     /// Ends a lease. Returns the state that each of its functions has to get.
     pub(crate) fn release(&mut self, from: LeaseId) -> Vec<(FunctionId, Wanted)> {
         let mut back = Vec::new();

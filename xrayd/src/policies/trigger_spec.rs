@@ -22,6 +22,8 @@ const USUAL_LIMIT: (u32, Duration) = (10, Duration::from_secs(3600));
 pub struct TriggerSpec {
     /// The conditions as they are written.
     pub when: Vec<String>,
+    /// The descriptions of events whose fields are compared, as they are written.
+    pub event_formats: Vec<String>,
     /// The same conditions.
     pub conditions: Vec<Condition>,
     /// The time before the moment that a snapshot reaches back. `None`: as far as it can.
@@ -67,8 +69,8 @@ impl TriggerSpec {
             let what = format!("there are more than {MOST_CONDITIONS} conditions");
             file.mistake(condition.at, what);
         }
-        let formats = table.strings("event_formats").into_iter();
-        let formats = formats.filter_map(|text| {
+        let event_formats = table.strings("event_formats");
+        let formats = event_formats.iter().filter_map(|text| {
             let described = text.value.parse::<DescribedEvents>();
             file.check(text.at, described)
         });
@@ -88,6 +90,7 @@ impl TriggerSpec {
         table.finish();
         (conditions.len() == when.len()).then(|| Self {
             when: when.into_iter().map(|text| text.value).collect(),
+            event_formats: event_formats.into_iter().map(|text| text.value).collect(),
             conditions,
             before,
             after,
@@ -178,6 +181,7 @@ mod tests {
         let [slow, dead] = read(text).unwrap().try_into().unwrap();
         let expected = TriggerSpec {
             when: vec!["duration(checkout::handle) > 100ms".to_owned()],
+            event_formats: Vec::new(),
             conditions: vec![Condition::Duration {
                 of: Selection {
                     include: vec![Rule::Function("checkout::handle".to_owned())],

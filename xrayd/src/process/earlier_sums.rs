@@ -51,6 +51,7 @@ pub(super) fn sums_before(
     }
     Some(EarlierSums {
         since,
+        taken_along: memory.load(rings::SUMS_TAKEN),
         threads: read.unwrap_or_default(),
         end,
         is_incomplete,

@@ -249,6 +249,11 @@ impl Session {
         self.source.control.shared.executed().is_some()
     }
 
+    /// True if the policy with this lease has a function on.
+    pub(crate) fn is_of_policy(&self, lease: LeaseId) -> bool {
+        lock(&self.source.control.shared.leases).has(lease)
+    }
+
     /// The leases of policies in force.
     pub(crate) fn policy_leases(&self) -> Vec<LeaseId> {
         lock(&self.source.control.shared.leases).of_policies()

@@ -194,6 +194,23 @@ impl Trigger {
         Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
+    /// Disarms the trigger in the living processes that are not among these, and forgets them.
+    pub(crate) fn disarm_others(&mut self, wanted: &[Arc<Session>]) {
+        self.armed.retain(|armed| {
+            let Some(session) = armed.session.upgrade() else {
+                return true;
+            };
+            let is_wanted = wanted.iter().any(|wanted| Arc::ptr_eq(wanted, &session));
+            if is_wanted || !session.is_living() {
+                return true;
+            }
+            if let Some(matcher) = armed.matcher.upgrade() {
+                session.source.output.triggers.disarm(&matcher);
+            }
+            false
+        });
+    }
+
     /// Disarms the trigger in all processes.
     pub fn disarm(&self) {
         for armed in &self.armed {

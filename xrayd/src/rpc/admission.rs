@@ -6,31 +6,35 @@
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex},
 };
 
 use crate::lock::lock;
 
-/// Places of one kind.
+/// Places of one kind, for each user, or for each key of another kind.
 #[derive(Debug)]
-pub(super) struct Admission {
-    /// Places for each user.
+pub(super) struct Admission<K: Eq + Hash = u32> {
+    /// Places for each key.
     places: u32,
-    /// Taken places by user. A user without any has no entry.
-    taken: Mutex<HashMap<u32, u32>>,
+    /// Taken places by key. A key without any has no entry.
+    taken: Mutex<HashMap<K, u32>>,
 }
 
 /// A taken place. A dropped one is free again.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Admitted {
-    admission: Arc<Admission>,
-    uid: u32,
+pub(super) struct Admitted<K: Eq + Hash = u32> {
+    admission: Arc<Admission<K>>,
+    key: K,
 }
+
+/// A user, a policy, and the number of a trigger of the policy.
+pub(super) type PolicyTriggerKey = (u32, String, u32);
 
 // === impl Admission ===
 
-impl Admission {
+impl<K: Eq + Hash + Clone> Admission<K> {
     pub(super) fn new(places: u32) -> Arc<Self> {
         Arc::new(Self {
             places,
@@ -38,30 +42,30 @@ impl Admission {
         })
     }
 
-    /// Takes a place for this user, if one is left.
-    pub(super) fn admit(self: &Arc<Self>, uid: u32) -> Option<Admitted> {
+    /// Takes a place for this key, if one is left.
+    pub(super) fn admit(self: &Arc<Self>, key: K) -> Option<Admitted<K>> {
         let mut taken = lock(&self.taken);
-        let count = taken.entry(uid).or_insert(0);
+        let count = taken.entry(key.clone()).or_insert(0);
         if *count >= self.places {
             return None;
         }
         *count += 1;
         Some(Admitted {
             admission: Arc::clone(self),
-            uid,
+            key,
         })
     }
 }
 
 // === impl Admitted ===
 
-impl Drop for Admitted {
+impl<K: Eq + Hash> Drop for Admitted<K> {
     fn drop(&mut self) {
         let mut taken = lock(&self.admission.taken);
-        if let Some(count) = taken.get_mut(&self.uid) {
+        if let Some(count) = taken.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.uid);
+                taken.remove(&self.key);
             }
         }
     }

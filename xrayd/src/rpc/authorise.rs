@@ -352,8 +352,7 @@ impl Authority {
         };
         if let Some(policy) = self.policy {
             // The end of a lease is never refused: a process may have left the policy meanwhile.
-            let is_allowed =
-                kind == OperationKind::Release || session.policy_leases().contains(&policy);
+            let is_allowed = kind == OperationKind::Release || session.is_of_policy(policy);
             return is_allowed.then_some(Right::Recordings).ok_or_else(|| {
                 let message = format!("the policy does not trace process {pid} any more");
                 Refusal::new(Reason::Permission, message)
@@ -710,9 +709,10 @@ impl Authority {
             }
             Targets::OfPolicy(policy) => {
                 let mut sessions = registry.sessions();
-                sessions.retain(|session| {
-                    session.policy_leases().contains(&policy)
-                        && self.check_session(session, kind).is_ok()
+                // Who acts for this policy may use all of them.
+                sessions.retain(|session| match self.policy == Some(policy) {
+                    true => session.is_of_policy(policy),
+                    false => false,
                 });
                 sessions
             }

@@ -9,7 +9,7 @@ use xray_trace::instr_map::Selection;
 use xrayd_proto::v1;
 
 use super::{
-    admission::{Admission, Admitted},
+    admission::{Admission, Admitted, PolicyTriggerKey},
     authorise::{self, Authority, OperationKind, Targets},
     convert, described, error, live,
     run_records::PERF_EVENTS_OF_USER,
@@ -33,6 +33,9 @@ const CALLS_PER_USER: u32 = 16;
 const STREAMS_PER_USER: u32 = 32;
 /// Limit on open streams of a user that may read what policies record: several of each process.
 const RECORDING_STREAMS: u32 = 4096;
+/// Limit on the calls of one user for one trigger of a policy. The second is for a client that
+/// comes again before the daemon has noticed that it went.
+const CALLS_PER_POLICY_TRIGGER: u32 = 2;
 /// Time for a client that has its answer to undo its changes by itself.
 const ANSWERED_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -60,6 +63,8 @@ pub(super) struct Service {
     streams: Arc<Admission>,
     /// Streams of users that may read what policies record.
     recordings: Arc<Admission>,
+    /// Calls for a trigger of a policy, by user, policy and number.
+    pub(super) policy_triggers: Arc<Admission<PolicyTriggerKey>>,
     /// Perf events of threads.
     pub(super) run_times: Arc<Admission>,
 }
@@ -86,6 +91,7 @@ impl Service {
             releases: Admission::new(CALLS_PER_USER),
             streams: Admission::new(STREAMS_PER_USER),
             recordings: Admission::new(RECORDING_STREAMS),
+            policy_triggers: Admission::new(CALLS_PER_POLICY_TRIGGER),
             run_times: Admission::new(PERF_EVENTS_OF_USER),
         }
     }

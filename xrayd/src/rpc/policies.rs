@@ -116,31 +116,40 @@ pub(super) fn trigger(
     wanted: &v1::TriggerOfPolicy,
     authority: Authority,
 ) -> std::result::Result<(Plan, Authority), Refusal> {
-    let v1::TriggerOfPolicy {
-        policy: name,
-        index,
-        expected,
-    } = wanted;
+    let name = &wanted.policy;
     let lease = LeaseId::of_policy(name);
     // Checked first, so that others do not learn which policies there are.
     let authority = authority.acting_for(lease)?;
-    let known = policies.ok_or_else(no_policies)?.latest().into_iter();
-    let mut known = known.filter(|known| known.name == *name && !known.has_expired);
-    let index = usize::try_from(*index).unwrap_or(usize::MAX);
-    let policy = known.next();
-    let trigger = policy.as_ref().and_then(|it| it.triggers.get(index));
-    let trigger = trigger.filter(|trigger| expected.as_ref() == Some(&policy_trigger(trigger)));
+    let trigger = found(policies.ok_or_else(no_policies)?, wanted);
     let trigger = trigger.ok_or_else(|| {
         let name: String = name.chars().take(LONGEST_NAME).collect();
         let message = format!("the policy {name:?} is not in force, or has no such trigger");
         Refusal::new(Reason::Policy, message)
     })?;
-    Ok((Plan::of_policy(lease, trigger), authority))
+    Ok((Plan::of_policy(lease, &trigger), authority))
+}
+
+/// True if a policy in force has this trigger.
+pub(super) fn has_trigger(policies: &Policies, wanted: &v1::TriggerOfPolicy) -> bool {
+    found(policies, wanted).is_some()
+}
+
+fn found(policies: &Policies, wanted: &v1::TriggerOfPolicy) -> Option<TriggerSpec> {
+    let v1::TriggerOfPolicy {
+        policy: name,
+        index,
+        expected,
+    } = wanted;
+    let mut known = policies.latest().into_iter();
+    let policy = known.find(|known| known.name == *name && !known.has_expired)?;
+    let trigger = policy.triggers.get(usize::try_from(*index).ok()?)?;
+    (expected.as_ref() == Some(&policy_trigger(trigger))).then(|| trigger.clone())
 }
 
 fn policy_trigger(trigger: &TriggerSpec) -> v1::PolicyTrigger {
     let TriggerSpec {
         when,
+        event_formats,
         conditions: _,
         before,
         after,
@@ -153,6 +162,7 @@ fn policy_trigger(trigger: &TriggerSpec) -> v1::PolicyTrigger {
         after_ns: ns(*after),
         limit: *limit,
         limit_period_ns: ns(*period),
+        event_formats: event_formats.clone(),
     }
 }
 

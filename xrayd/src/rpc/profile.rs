@@ -88,7 +88,7 @@ impl Profiles {
             Some(SumsBegin {
                 pid: session.pid().as_u32(),
                 ticks: sums.since()?.0,
-                held_since: sums.held_since().map_or(0, |since| since.0),
+                taken_along: sums.taken_along(),
             })
         });
         begins.collect()

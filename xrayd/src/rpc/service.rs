@@ -15,7 +15,7 @@ use xrayd_proto::v1::{self, xrayd_server::Xrayd};
 
 use super::{
     authorise::{self, Authority, OperationKind, Targets, verb_of},
-    convert, counts, described,
+    convert, counts, described, error,
     fetch::{CHUNKS, Pace, send_all, send_shot},
     handling::{Answer, Service, for_each},
     kernel_tracepoints,
@@ -553,19 +553,35 @@ impl Xrayd for Service {
         let mut requests = request.into_inner();
         let first = requests.message().await?;
         let first = first.ok_or_else(|| Status::invalid_argument("the client sent no request"))?;
-        let call = call.of(first.pid).with(described::trigger(&first));
+        let pid = match first.of_policy {
+            Some(_) => 0,
+            None => first.pid,
+        };
+        let call = call.of(pid).with(described::trigger(&first));
         let policies = self.policies.clone();
         let (audit, run_times) = (self.audit.clone(), Arc::clone(&self.run_times));
-        let (plan, begun, armed, authority) = self
+        let armed_triggers = Arc::clone(&self.policy_triggers);
+        let (plan, begun, armed, authority, place) = self
             .blocking(call, move |registry, _| {
                 // Compiling the patterns takes a while.
-                let (plan, by) = match &first.of_policy {
-                    Some(trigger) => policies::trigger(policies.as_ref(), trigger, authority)?,
-                    None => (Plan::try_from(first)?, authority),
+                let of_policy = policies.zip(first.of_policy.clone());
+                let (plan, by, place) = match &first.of_policy {
+                    Some(trigger) => {
+                        let policies = of_policy.as_ref().map(|(policies, _)| policies);
+                        let (plan, by) = policies::trigger(policies, trigger, authority)?;
+                        let uid = by.caller().uid;
+                        let place =
+                            armed_triggers.admit((uid, trigger.policy.clone(), trigger.index));
+                        let what = "calls for one trigger of a policy";
+                        let place = place.ok_or_else(|| error::too_many(what, uid))?;
+                        (plan, by, Some(place))
+                    }
+                    None => (Plan::try_from(first)?, authority, None),
                 };
-                let begun = Watched::begin(registry, &audit, by.clone(), &plan, run_times)?;
+                let begun =
+                    Watched::begin(registry, &audit, by.clone(), &plan, run_times, of_policy)?;
                 let armed = trigger::armed(&begun.0);
-                Ok((plan, begun, armed, by))
+                Ok((plan, begun, armed, by, place))
             })
             .await?;
         let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
@@ -573,7 +589,7 @@ impl Xrayd for Service {
         let _ = sender.try_send(Ok(armed));
         let workers = (self.workers.clone(), authority);
         let triggering = Triggering::new(plan, begun, sender, workers);
-        tokio::spawn(triggering.run(requests, admitted));
+        tokio::spawn(triggering.run(requests, (admitted, place)));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

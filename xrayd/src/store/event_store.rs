@@ -673,7 +673,7 @@ mod tests {
     fn losses_are_reported_in_profiles() {
         let output = EventStore::new(ProcessId(0), 7, 1 << 30);
         output.set_mode(Mode::Profile);
-        output.profiles.begin_kept(Ticks(0));
+        output.profiles.begin_kept(Ticks(0), 0);
         let thread = output.new_thread(1, String::new());
         output.lost_by(thread, 9);
         output.lost_without_ring(1);

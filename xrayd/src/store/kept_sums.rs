@@ -33,6 +33,8 @@ pub(crate) trait SumsTrace: fmt::Debug + Send {
 pub(crate) struct EarlierSums {
     /// The time from which on calls are in them.
     pub(crate) since: Ticks,
+    /// The number of daemons that have taken a part of them along.
+    pub(crate) taken_along: u64,
     /// The threads, and their sums by the functions of this daemon.
     pub(crate) threads: Vec<(Thread, StackSums)>,
     /// The end of the sums in the rings' memory; `None` if there are none.
@@ -50,7 +52,7 @@ impl EventStore {
     pub(crate) fn adopt_sums(&self, earlier: EarlierSums) -> Vec<(Thread, StackSums)> {
         let mode = self.mode();
         if mode == Mode::Profile {
-            self.profiles.begin_kept(earlier.since);
+            self.profiles.begin_kept(earlier.since, earlier.taken_along);
         }
         let threads = earlier.threads.into_iter().map(|(thread, sums)| {
             let thread = self.add_ended_thread(thread);

@@ -62,8 +62,11 @@ pub struct ProfileSums {
     ended: usize,
     /// The time from which on calls are in the sums; `None` in a session that is over.
     since: Option<Ticks>,
-    /// When they got calls that are in the daemon's memory alone.
-    held_since: Option<Ticks>,
+    /// The number of earlier daemons that had a part of the sums in their own memory.
+    taken_along: u64,
+    /// True if this daemon has such a part, and true once that is noted for the next one.
+    is_held: bool,
+    is_noted: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -147,10 +150,14 @@ impl Profiles {
         self.asked.load(Relaxed) || self.are_measured()
     }
 
-    /// Begins to keep sums for mode `profile`, of calls from `since` on. Called by the drain.
-    pub(crate) fn begin_kept(&self, since: Ticks) {
+    /// Begins to keep sums for mode `profile`, of calls from `since` on. So many daemons have taken
+    /// a part of them along. Called by the drain.
+    pub(crate) fn begin_kept(&self, since: Ticks, taken_along: u64) {
         let mut wanted = lock(&self.wanted);
-        wanted.kept.get_or_insert_with(|| ProfileSums::begin(since));
+        wanted.kept.get_or_insert_with(|| ProfileSums {
+            taken_along,
+            ..ProfileSums::begin(since)
+        });
     }
 
     /// The time from which on calls are in the sums for mode `profile`, if there are such sums.
@@ -161,8 +168,17 @@ impl Profiles {
     /// Notes that the sums for mode `profile` get calls that are in the daemon's memory alone.
     pub(crate) fn hold(&self) {
         if let Some(kept) = &mut lock(&self.wanted).kept {
-            kept.held_since.get_or_insert_with(ticks_now);
+            kept.is_held = true;
         }
+    }
+
+    /// After [`Self::hold`], once: the number of daemons that have a part of the sums in their own
+    /// memory, with this one.
+    pub(crate) fn newly_held(&self) -> Option<u64> {
+        let mut wanted = lock(&self.wanted);
+        let kept = wanted.kept.as_mut().filter(|kept| kept.is_held)?;
+        let is_new = !std::mem::replace(&mut kept.is_noted, true);
+        is_new.then_some(kept.taken_along.saturating_add(1))
     }
 
     /// Drops the sums for mode `profile`. Called by the drain.
@@ -228,9 +244,9 @@ impl ProfileSums {
         self.since
     }
 
-    /// When the sums got calls that are in the daemon's memory alone, if they have any.
-    pub(crate) fn held_since(&self) -> Option<Ticks> {
-        self.held_since
+    /// The number of daemons that have taken a part of the sums along.
+    pub(crate) fn taken_along(&self) -> u64 {
+        self.taken_along
     }
 
     /// Every thread, and its sums.
@@ -344,7 +360,7 @@ mod tests {
         let profiles = Profiles::new(ProcessId(0));
         profiles.hand_over(thread(0), Handover::Interim, &sums(1000));
         assert!(profiles.answer(Ask::Kept).is_none());
-        profiles.begin_kept(Ticks(0));
+        profiles.begin_kept(Ticks(0), 0);
         profiles.hand_over(thread(0), Handover::Interim, &sums(1));
         let (one, other) = (profiles.number(), profiles.number());
         profiles.answer(Ask::Begin(one));
@@ -366,7 +382,7 @@ mod tests {
     #[test]
     fn threads_that_come_and_go_take_bounded_memory_and_no_call_goes() {
         let profiles = Profiles::new(ProcessId(0));
-        profiles.begin_kept(Ticks(0));
+        profiles.begin_kept(Ticks(0), 0);
         let most = u32::try_from(ENDED_APART).unwrap();
         for id in 0..most * 3 {
             profiles.hand_over(thread(id), Handover::Last, &sums(1));

@@ -102,6 +102,13 @@ impl Rings {
         }
     }
 
+    /// Notes for the next daemon that a part of the kept sums is in this daemon's memory alone.
+    pub(super) fn note_held_sums(&mut self) {
+        if let Some(daemons) = self.output.profiles.newly_held() {
+            self.slots.set_sums_taken(daemons);
+        }
+    }
+
     /// Ends the log: the session is over.
     pub(super) fn end_log(&mut self) {
         if let Some(mut log) = self.log.take() {

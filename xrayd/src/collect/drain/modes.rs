@@ -40,7 +40,7 @@ impl Drain {
             let output = &self.owners.rings.output;
             match profile {
                 true => {
-                    output.profiles.begin_kept(ticks_now());
+                    output.profiles.begin_kept(ticks_now(), 0);
                     output.with_retained(|retained| retained.shrink_to(0));
                 }
                 false => output.profiles.drop_kept(),
@@ -68,6 +68,7 @@ impl Drain {
         for decoder in rings.decoders.iter_mut() {
             decoder.hand_over(&rings.output);
         }
+        rings.note_held_sums();
     }
 
     /// Answers a profile request. Everything in the rings is in the sums of earlier requests, and

@@ -35,7 +35,7 @@ use xrayd_proto::v1::{self, trigger_event::Event, trigger_over::Why};
 use self::plan::SnapshotPlan;
 pub(super) use self::{plan::Plan, watched::Watched};
 use super::{
-    admission::Admitted,
+    admission::{Admitted, PolicyTriggerKey},
     convert, error,
     fetch::{CHUNKS, READER_PATIENCE, send_shot},
     live::Sender,
@@ -147,7 +147,7 @@ impl Triggering {
     pub(super) async fn run(
         mut self,
         requests: Streaming<v1::TriggerRequest>,
-        _admitted: Admitted,
+        _places: (Admitted, Option<Admitted<PolicyTriggerKey>>),
     ) {
         // The client has the reason of an early end, or it is gone.
         let _told = self.serve(requests).await;
@@ -176,6 +176,10 @@ impl Triggering {
             let of = || (Arc::clone(&self.watched), self.workers.clone());
             reading_runs.spawn(read_runs(of(), self.authority.caller().uid));
             reading_runs.spawn(record_new_threads(of(), self.authority.caller().uid));
+        }
+        if self.watched.waits_for_processes() {
+            let of = (Arc::clone(&self.watched), self.workers.clone());
+            reading_runs.spawn(keep_looking(of, self.authority.caller().uid));
         }
         let mut may_ask = true;
         loop {
@@ -223,11 +227,7 @@ impl Triggering {
                         return self.over(Why::Ended).await;
                     }
                     let pause = looked_at.elapsed().saturating_mul(LOOK_SHARE);
-                    let least = match self.watched.waits_for_processes() {
-                        true => LOOK_FOR_POLICY,
-                        false => LOOK_EVERY,
-                    };
-                    look_at = Instant::now() + pause.clamp(least, LONGEST_LOOK_PAUSE);
+                    look_at = Instant::now() + pause.clamp(look_every(&self.watched), LONGEST_LOOK_PAUSE);
                 }
             }
         }
@@ -238,9 +238,13 @@ impl Triggering {
         let (workers, uid) = (self.workers.clone(), self.authority.caller().uid);
         let watched = Arc::clone(&self.watched);
         let look = move || {
+            if watched.waits_for_processes() {
+                // `keep_looking` looks.
+                return !watched.is_wanted();
+            }
             watched.look();
             // All matches of a process that is over are in the queue.
-            !watched.waits_for_processes() && watched.trigger().is_over()
+            watched.trigger().is_over()
         };
         looking.spawn(async move { workers.run(WorkerKind::Step, uid, look).await });
     }
@@ -427,7 +431,10 @@ impl Triggering {
     async fn tell(&mut self, event: Event) -> Sent {
         let event = v1::TriggerEvent { event: Some(event) };
         // A client that does not read must not keep functions on for longer than requested.
-        let waiting = self.expires.map(|expires| expires.max(Instant::now()));
+        let waiting = match self.watched.waits_for_processes() {
+            true => Some(Instant::now()),
+            false => self.expires.map(|expires| expires.max(Instant::now())),
+        };
         let late = waiting.and_then(|since| since.checked_add(READER_PATIENCE));
         tokio::select! {
             reported = self.sender.send(Ok(event)) => reported.map_err(|_| Gone),
@@ -477,6 +484,32 @@ async fn read_runs((watched, workers): (Arc<Watched>, Workers), uid: u32) {
             return;
         };
         sleep(pause).await;
+    }
+}
+
+/// The shortest pause between two looks.
+fn look_every(watched: &Watched) -> Duration {
+    match watched.waits_for_processes() {
+        true => LOOK_FOR_POLICY,
+        false => LOOK_EVERY,
+    }
+}
+
+/// Arms the trigger of a policy in new processes, and disarms it in those that the policy has let
+/// go, whatever the client does meanwhile. Returns only after a panic.
+async fn keep_looking((watched, workers): (Arc<Watched>, Workers), uid: u32) {
+    loop {
+        let (began, of) = (Instant::now(), Arc::clone(&watched));
+        let look = move || match of.is_wanted() {
+            true => of.look(),
+            // The call ends. Until then it has nothing on.
+            false => of.end(),
+        };
+        if workers.run(WorkerKind::Step, uid, look).await.is_err() {
+            return;
+        }
+        let pause = began.elapsed().saturating_mul(LOOK_SHARE);
+        sleep(pause.clamp(look_every(&watched), LONGEST_LOOK_PAUSE)).await;
     }
 }
 

@@ -142,6 +142,7 @@ impl Plan {
     pub(in crate::rpc) fn of_policy(policy: LeaseId, trigger: &TriggerSpec) -> Self {
         let TriggerSpec {
             when: _,
+            event_formats: _,
             conditions,
             before,
             after,

@@ -26,12 +26,15 @@ use crate::{
     audit::{AuditLog, Operation},
     control::Patterns,
     lock::lock,
-    process::{Outcomes, ProcessOrGroup, Registry, Session, Toggle, Trigger},
+    policies::Policies,
+    process::{
+        MOST_IN_A_CALL, Outcomes, ProcessOrGroup, Registry, Session, Toggle, Trigger, in_parallel,
+    },
     refusal::{Reason, Refusal},
     rpc::{
         admission::Admission,
         authorise::{self, Authority, OperationKind, Targets},
-        convert, described,
+        convert, described, policies,
         run_records::Unrecorded,
     },
     target::{Caller, Ending},
@@ -70,6 +73,8 @@ pub(crate) struct Watched {
     reported: Mutex<HashSet<usize>>,
     /// `None` if no condition needs them.
     call_times: Option<CallTimes>,
+    /// The trigger of a policy: what the policy has to say as long as the trigger is armed.
+    of_policy: Option<(Policies, v1::TriggerOfPolicy)>,
 }
 
 /// The processes with the lease.
@@ -102,6 +107,7 @@ impl Watched {
         authority: Authority,
         plan: &Plan,
         run_times: Arc<Admission>,
+        of_policy: Option<(Policies, v1::TriggerOfPolicy)>,
     ) -> Result<(Self, Matches, LongCalls), Refusal> {
         let (trigger, hits, long_calls) = Trigger::new(plan.conditions.clone(), plan.limit)?;
         let selections = plan.conditions.iter().filter_map(Condition::selection);
@@ -124,6 +130,7 @@ impl Watched {
             lending: Mutex::default(),
             reported: Mutex::default(),
             call_times: CallTimes::new(&plan.conditions, run_times, caller.uid),
+            of_policy,
         };
         let armed = watched.arm();
         let is_armed = watched.trigger().sessions().next().is_some();
@@ -143,6 +150,12 @@ impl Watched {
                 Err(refusal)
             }
         }
+    }
+
+    /// False for the trigger of a policy that has it no more.
+    pub(super) fn is_wanted(&self) -> bool {
+        let of_policy = self.of_policy.as_ref();
+        of_policy.is_none_or(|(policies, wanted)| policies::has_trigger(policies, wanted))
     }
 
     /// True if processes may come as long as the trigger is armed, and there may be none now.
@@ -255,9 +268,19 @@ impl Watched {
             .authority
             .all_traced(&self.registry, self.whom, TRIGGERING);
         self.drop_gone(all.as_deref().unwrap_or_default());
+        if self.waits_for_processes() {
+            let traced = all.iter().flatten();
+            let sessions: Vec<_> = traced.flat_map(ProcessOrGroup::sessions).collect();
+            self.trigger().disarm_others(&sessions);
+        }
         let mut new = all?;
         new.retain(|traced| is_living(traced) && !self.is_armed_in(traced));
-        let armed = authorise::for_each(self.caller(), &new, |traced| self.arm_in(traced));
+        let arm = |traced: &ProcessOrGroup| self.arm_in(traced);
+        // Those of a policy are of many users: one that hangs holds up no other.
+        let armed = match self.waits_for_processes() {
+            true => in_parallel(&new, MOST_IN_A_CALL, arm),
+            false => authorise::for_each(self.caller(), &new, arm),
+        };
         armed.into_iter().fold(Ok(()), worse)
     }
 
