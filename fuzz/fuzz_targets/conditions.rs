@@ -7,14 +7,8 @@
 
 #[path = "../../xrayctl/src/condition.rs"]
 mod condition;
-#[path = "../../xrayctl/src/condition_text.rs"]
-mod condition_text;
-#[path = "../../xrayctl/src/event_condition.rs"]
-mod event_condition;
 #[path = "../../xrayctl/src/failure.rs"]
 mod failure;
-#[path = "../../xrayctl/src/cmd/trigger/limit.rs"]
-mod limit;
 #[path = "../../xrayctl/src/selectors/patterns.rs"]
 mod patterns;
 #[path = "../../xrayctl/src/output/text.rs"]
@@ -40,6 +34,7 @@ use libfuzzer_sys::fuzz_target;
 use patterns::Patterns;
 use values::Values;
 use xrayd::parse;
+use xrayd::trigger_text::{parse_condition, parse_event_condition, parse_limit};
 
 #[derive(Debug, clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
@@ -67,13 +62,13 @@ fuzz_target!(|input: &[u8]| {
 });
 
 fn condition(text: &str) {
-    let parsed = condition::parse(text);
+    let parsed = parse_condition(text);
     match &parsed {
         Ok(condition) => {
             assert_eq!(condition.text, text.trim());
             // A condition is shown as this text, so the parser has to read it as the same one.
-            let again = condition::parse(&condition.text).expect("it was read before");
-            assert_eq!(again.wire, condition.wire);
+            let again = parse_condition(&condition.text).expect("it was read before");
+            assert_eq!(again.form, condition.form);
         }
         Err(error) => check_column(text, &error.to_string()),
     }
@@ -81,14 +76,14 @@ fn condition(text: &str) {
 }
 
 fn event_condition(text: &str) {
-    match event_condition::argument(text) {
+    match parse_event_condition(text) {
         Ok(condition) => {
-            let again = event_condition::argument(&condition.text).expect("it was read before");
+            let again = parse_event_condition(&condition.text).expect("it was read before");
             assert_eq!(again, condition);
             let events = condition.events.to_string();
             assert_eq!(events.parse(), Ok(condition.events));
         }
-        Err(error) => check_column(text, &error),
+        Err(error) => check_column(text, &error.to_string()),
     }
 }
 
@@ -150,7 +145,7 @@ fn numbers(text: &str) {
     let _ = parse::pattern(text);
     let _ = parse::follow(text);
     let _ = parse::mode(text);
-    let _ = limit::parse(text);
+    let _ = parse_limit(text);
     if let Ok(size) = parse::ring_size(text) {
         assert!(size.is_power_of_two());
     }
