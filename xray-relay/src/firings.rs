@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use xrayd_proto::v1::{PolicyTrigger, TriggerFired, TriggerUnjudged, trigger_fired::Value};
+use xrayd_proto::v1::{PolicyTrigger, TriggerFired, TriggerMissed, trigger_fired::Value};
 
 use crate::utc;
 
@@ -69,7 +69,7 @@ impl Firing {
     }
 
     /// Moments without a firing: the limit did not allow them, or they could not be judged.
-    pub(crate) fn missed(number: u32, missed: &TriggerUnjudged) -> Self {
+    pub(crate) fn missed(number: u32, missed: &TriggerMissed) -> Self {
         let at_ms = u64::try_from(utc::now().as_millis()).unwrap_or(u64::MAX);
         Self {
             trigger: number,

@@ -1,7 +1,7 @@
 //! Folders and files of recordings: `POLICY/DATE/TIMEZ-PID.xtrace`, and the snapshots of triggers:
-//! `POLICY/DATE/TIMEZ-PID-triggerN.xtrace`. A stream that is still written
-//! has `.part` behind its name, and can be read up to its end. Another file that is still written
-//! has `.unfinished` behind its name, and is of no use until it is whole.
+//! `POLICY/DATE/TIMEZ-PID-triggerN.xtrace`. A stream that is still written has `.part` behind its
+//! name, and can be read up to its end. Another file that is still written has `.unfinished` behind
+//! its name, and is of no use until it is whole.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};

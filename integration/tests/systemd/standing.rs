@@ -142,7 +142,7 @@ impl Recordings {
         let rate = instance.handled as f64 / lived_ms as f64;
         let untold = instance.handled.saturating_sub(recorded) as f64;
         let told = rate * self.lost_ms(pid) as f64 * 1.5 + lost as f64 + 100.0;
-        if instance.has_ended && self.is_whole(pid, instance) {
+        if instance.has_ended && self.outlive(instance) {
             ensure!(
                 recorded <= instance.handled,
                 "{recorded} of {} requests are recorded",
@@ -159,16 +159,14 @@ impl Recordings {
         Ok(())
     }
 
-    /// True if the policy was in force for as long as the instance lived.
-    fn is_whole(&self, pid: u32, instance: Instance) -> bool {
-        let names = self
-            .files
-            .iter()
-            .filter_map(|file| file["written_s"].as_u64());
-        let last = names.max().unwrap_or(0);
-        let its = self.files.iter().filter(|file| file["pid"] == pid);
-        let its = its.filter_map(|file| file["written_s"].as_u64()).max();
-        instance.until_ms / 1000 + 3 < last && its.is_some()
+    /// True if files were written seconds after the end of the instance: the policy was in force
+    /// until then.
+    fn outlive(&self, instance: Instance) -> bool {
+        let written = self.files.iter();
+        let written = written.filter_map(|file| file["written_s"].as_u64());
+        written
+            .max()
+            .is_some_and(|last| instance.until_ms / 1000 + 3 < last)
     }
 
     /// Checks that each firing is a slow request of an instance, and that most slow requests have a

@@ -1774,7 +1774,7 @@ pub mod trigger_event {
         /// Calls could not be judged, threads could not be recorded, or the limit did not allow a match.
         /// Comes once a minute at most, and every five seconds at most for the trigger of a policy.
         #[prost(message, tag = "8")]
-        Unjudged(super::TriggerUnjudged),
+        Missed(super::TriggerMissed),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1827,7 +1827,7 @@ pub struct TriggerFired {
     #[prost(uint64, tag = "13")]
     pub skipped: u64,
     /// Number of calls since the message before with this field that could not be judged, see
-    /// `TriggerUnjudged`.
+    /// `TriggerMissed`.
     #[prost(uint64, tag = "16")]
     pub unjudged: u64,
     /// The measured value. Unset in other conditions.
@@ -1910,7 +1910,7 @@ pub struct TriggerOver {
     #[prost(uint64, tag = "3")]
     pub skipped: u64,
     /// Number of calls since the message before with this field that could not be judged, see
-    /// `TriggerUnjudged`.
+    /// `TriggerMissed`.
     #[prost(uint64, tag = "4")]
     pub unjudged: u64,
 }
@@ -1965,7 +1965,7 @@ pub mod trigger_over {
 }
 /// What a trigger has missed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct TriggerUnjudged {
+pub struct TriggerMissed {
     /// Number of calls since the message before that took long enough, but could not be judged: their
     /// time on or off the processor is not known, or too many came at once.
     #[prost(uint64, tag = "1")]

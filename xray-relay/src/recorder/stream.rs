@@ -95,7 +95,8 @@ async fn record(
         current: None,
         lost: 0,
     };
-    // One wait for all chunks: they go on as long as somebody else traces the process.
+    // The wait must not begin anew with each chunk: chunks come as long as another client traces
+    // the process.
     let mut stopped = std::pin::pin!(is_stopped_for_good(orders));
     let ended = loop {
         let chunk = tokio::select! {

@@ -9,8 +9,8 @@ use tokio_stream::iter;
 use tonic::Streaming;
 use xrayd_proto::v1::trigger_event::Event;
 use xrayd_proto::v1::{
-    PolicyTrigger, TraceChunk, TriggerDone, TriggerEvent, TriggerOfPolicy, TriggerRequest,
-    TriggerUnjudged,
+    PolicyTrigger, TraceChunk, TriggerDone, TriggerEvent, TriggerMissed, TriggerOfPolicy,
+    TriggerRequest,
 };
 
 use super::{Backoff, Order, is_stopped};
@@ -43,7 +43,7 @@ pub(crate) async fn run(
     let number = index.saturating_add(1);
     let mark = place.watch_mark(number);
     let mut backoff = Backoff::new();
-    // The time since when nobody waits, and why.
+    // The time since when the trigger is not armed, and why.
     let mut gap = mark
         .touched()
         .map(|until| (until, "no relay waited for the trigger".to_owned()));
@@ -54,7 +54,7 @@ pub(crate) async fn run(
             number,
             trigger: &trigger,
             current: None,
-            missed: TriggerUnjudged::default(),
+            missed: TriggerMissed::default(),
             missed_at: None,
         };
         let ended = wait(&daemon, index, &mut firings, &mark, &mut orders, &mut gap).await;
@@ -166,7 +166,7 @@ struct Firings<'a> {
     /// The firing that the daemon reports now, and its file.
     current: Option<(Firing, Snapshot)>,
     /// The moments without a firing that are in no line so far, and the time of the latest line.
-    missed: TriggerUnjudged,
+    missed: TriggerMissed,
     missed_at: Option<Instant>,
 }
 
@@ -200,7 +200,7 @@ impl Firings<'_> {
                     self.finish(firing, snapshot, why);
                 }
             }
-            Event::Unjudged(missed) => {
+            Event::Missed(missed) => {
                 self.missed.skipped = self.missed.skipped.saturating_add(missed.skipped);
                 self.missed.unjudged = self.missed.unjudged.saturating_add(missed.unjudged);
                 let before = self.missed_at;
@@ -254,7 +254,7 @@ impl Firings<'_> {
                 }
             }
         };
-        // What is not whole by then is noted below.
+        // A snapshot that is not whole by then is noted without a file.
         let _ = tokio::time::timeout(REST_TIME, ends).await;
         self.give_up("the relay ended");
     }

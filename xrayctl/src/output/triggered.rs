@@ -6,7 +6,7 @@ use std::io;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use xrayd_proto::v1::{
-    ToggleReport, TriggerArmed, TriggerEnded, TriggerFired, TriggerOver, TriggerUnjudged,
+    ToggleReport, TriggerArmed, TriggerEnded, TriggerFired, TriggerMissed, TriggerOver,
     trigger_ended::Cause, trigger_fired::Value, trigger_over::Why,
 };
 
@@ -140,13 +140,13 @@ impl<'a> TriggerReport<'a> {
         Self::Ended { pid, signal, code }
     }
 
-    pub(crate) fn unjudged(unjudged: TriggerUnjudged) -> Self {
-        let TriggerUnjudged {
+    pub(crate) fn unjudged(missed: TriggerMissed) -> Self {
+        let TriggerMissed {
             skipped: _,
             unjudged,
             threads_without_runs,
             without_runs_because,
-        } = unjudged;
+        } = missed;
         Self::Unjudged {
             unjudged,
             without: WithoutRunTimes::new(threads_without_runs, without_runs_because),
@@ -531,11 +531,11 @@ mod tests {
             ended(Some(Cause::Signal(40))),
             ended(Some(Cause::Code(3))),
             ended(Some(Cause::Unknown(true))),
-            TriggerReport::unjudged(TriggerUnjudged {
+            TriggerReport::unjudged(TriggerMissed {
                 unjudged: 1,
-                ..TriggerUnjudged::default()
+                ..TriggerMissed::default()
             }),
-            TriggerReport::unjudged(TriggerUnjudged {
+            TriggerReport::unjudged(TriggerMissed {
                 unjudged: 1234,
                 threads_without_runs: 3,
                 without_runs_because: "Too many open files".to_owned(),

@@ -100,11 +100,13 @@ impl TriggerSpec {
     }
 }
 
-/// Reads a condition. `demand` is refused, because nobody is there to fire the trigger.
+/// Reads a condition. `demand` is refused: only a client at a terminal can fire a trigger.
 fn condition(text: &str, formats: &EventFormats) -> Result<Condition, String> {
     let written = parse_condition(text).map_err(|error| error.to_string())?;
     if written.form == Form::Demand {
-        return Err("demand is for xrayctl trigger: nobody fires the trigger of a policy".into());
+        return Err(
+            "demand is for xrayctl trigger: no user can fire the trigger of a policy".into(),
+        );
     }
     let condition = written.form.condition(|events, comparison| {
         let format = formats.described(events).ok_or_else(|| {

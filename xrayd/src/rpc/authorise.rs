@@ -16,7 +16,8 @@
 //! operations, and `admin` allows the restart. A rule is compared with a process in the same way:
 //! as it is, and as it was at the attach.
 //!
-//! Who may read what policies record may also arm their triggers ([`Authority::acting_for`]).
+//! A caller with the right `recordings` may also arm the triggers of policies
+//! ([`Authority::acting_for`]).
 
 use std::sync::{
     Arc,
@@ -709,11 +710,9 @@ impl Authority {
             }
             Targets::OfPolicy(policy) => {
                 let mut sessions = registry.sessions();
-                // Who acts for this policy may use all of them.
-                sessions.retain(|session| match self.policy == Some(policy) {
-                    true => session.is_of_policy(policy),
-                    false => false,
-                });
+                // These are for a caller that acts for the policy alone.
+                sessions
+                    .retain(|session| self.policy == Some(policy) && session.is_of_policy(policy));
                 sessions
             }
         };

@@ -75,7 +75,7 @@ pub enum Form {
     Event(EventsOf, Option<WrittenComparison>),
     /// `death`, and the text in its parentheses.
     Death(DeathWanted, Option<String>),
-    /// `demand`: somebody fires the trigger.
+    /// `demand`: a client fires the trigger.
     Demand,
 }
 

@@ -426,7 +426,7 @@ impl Waiting<'_> {
                 }
             }
             Event::Ended(ended) => self.tell(&TriggerReport::ended(ended))?,
-            Event::Unjudged(unjudged) => self.tell(&TriggerReport::unjudged(unjudged))?,
+            Event::Missed(missed) => self.tell(&TriggerReport::unjudged(missed))?,
             Event::Over(over) => {
                 self.tell(&TriggerReport::over(&over))?;
                 return Ok(Next::Over);

@@ -239,8 +239,8 @@ impl Triggering {
         let watched = Arc::clone(&self.watched);
         let look = move || {
             if watched.waits_for_processes() {
-                // `keep_looking` looks.
-                return !watched.is_wanted();
+                // `keep_looking` looks, and ends it.
+                return watched.is_over();
             }
             watched.look();
             // All matches of a process that is over are in the queue.
@@ -386,7 +386,7 @@ impl Triggering {
         }
         self.unjudged_at = Some(Instant::now());
         self.unrecorded = threads;
-        self.tell(Event::Unjudged(v1::TriggerUnjudged {
+        self.tell(Event::Missed(v1::TriggerMissed {
             unjudged,
             threads_without_runs: threads,
             without_runs_because: reason,
@@ -502,7 +502,7 @@ async fn keep_looking((watched, workers): (Arc<Watched>, Workers), uid: u32) {
         let (began, of) = (Instant::now(), Arc::clone(&watched));
         let look = move || match of.is_wanted() {
             true => of.look(),
-            // The call ends. Until then it has nothing on.
+            // `serve` notices, and ends the call.
             false => of.end(),
         };
         if workers.run(WorkerKind::Step, uid, look).await.is_err() {

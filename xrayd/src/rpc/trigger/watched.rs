@@ -73,7 +73,8 @@ pub(crate) struct Watched {
     reported: Mutex<HashSet<usize>>,
     /// `None` if no condition needs them.
     call_times: Option<CallTimes>,
-    /// The trigger of a policy: what the policy has to say as long as the trigger is armed.
+    /// For the trigger of a policy: the policies, and the trigger as the client named it. The
+    /// policy must have it as long as it is armed.
     of_policy: Option<(Policies, v1::TriggerOfPolicy)>,
 }
 
@@ -150,6 +151,11 @@ impl Watched {
                 Err(refusal)
             }
         }
+    }
+
+    /// True once the trigger has ended.
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.lending).is_over
     }
 
     /// False for the trigger of a policy that has it no more.
@@ -276,7 +282,8 @@ impl Watched {
         let mut new = all?;
         new.retain(|traced| is_living(traced) && !self.is_armed_in(traced));
         let arm = |traced: &ProcessOrGroup| self.arm_in(traced);
-        // Those of a policy are of many users: one that hangs holds up no other.
+        // The processes of a policy belong to many users. One that hangs must not hold up the
+        // others.
         let armed = match self.waits_for_processes() {
             true => in_parallel(&new, MOST_IN_A_CALL, arm),
             false => authorise::for_each(self.caller(), &new, arm),
