@@ -74,7 +74,8 @@ for command in "${guide[@]}"; do
         *firings*) result "slow requests have files" grep -q "trigger1.xtrace" /tmp/guide ;;
     esac
 done
-result "the instances are released" eval '! xrayctl ps | grep checkout@ | grep -q traced'
+within_a_minute eval '! xrayctl ps | grep service | grep -q traced'
+result "the instances are released" eval '! xrayctl ps | grep service | grep -q traced'
 systemctl stop checkout@1 checkout@2
 # Its requests would start the daemon again.
 result "the relay can be disabled" systemctl disable --now xray-relay.service

@@ -3050,8 +3050,8 @@ pub mod xrayd_client {
             self.inner.unary(req, path, codec).await
         }
         /// Ends a policy that was applied. What it had on is off when this returns, except where a process
-        /// does not answer, or was just being attached to: there a moment later. Refuses policies in
-        /// files, and unknown names (`policy`).
+        /// does not answer, or was just being attached to: there a moment later. The functions of its
+        /// triggers are off about a second later. Refuses policies in files, and unknown names (`policy`).
         pub async fn remove_policy(
             &mut self,
             request: impl tonic::IntoRequest<super::RemovePolicyRequest>,
@@ -3414,8 +3414,8 @@ pub mod xrayd_server {
             tonic::Status,
         >;
         /// Ends a policy that was applied. What it had on is off when this returns, except where a process
-        /// does not answer, or was just being attached to: there a moment later. Refuses policies in
-        /// files, and unknown names (`policy`).
+        /// does not answer, or was just being attached to: there a moment later. The functions of its
+        /// triggers are off about a second later. Refuses policies in files, and unknown names (`policy`).
         async fn remove_policy(
             &self,
             request: tonic::Request<super::RemovePolicyRequest>,

@@ -19,18 +19,20 @@ use crate::{
 
 /// The pause before a process that did not answer is let go.
 pub(super) const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// The pause before the daemon looks again whether a client still needs a session.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The pauses before the daemon looks again whether a client still needs a session: the first one,
+/// and the longest. A policy's trigger, and a recording of it, end a moment after the policy.
+pub(super) const FIRST_LOOK_AGAIN: Duration = Duration::from_millis(250);
+const LONGEST_LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 // === impl Engine ===
 
 impl Engine {
     pub(super) fn leave(&mut self, session: Arc<Session>, lease: LeaseId) {
-        let next = Instant::now();
         self.left.push(Left {
             session,
             lease,
-            next,
+            next: Instant::now(),
+            pause: FIRST_LOOK_AGAIN,
         });
     }
 
@@ -50,7 +52,8 @@ impl Engine {
                         is_awaited |= policy.try_again(pid);
                     }
                     if !is_over {
-                        left.next = Instant::now() + LOOK_AGAIN;
+                        left.next = Instant::now() + left.pause;
+                        left.pause = (2 * left.pause).min(LONGEST_LOOK_AGAIN);
                         self.left.push(left);
                     }
                 }

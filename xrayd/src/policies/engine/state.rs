@@ -88,7 +88,9 @@ pub(in crate::policies) struct Engine {
 pub(super) struct Left {
     pub(super) session: Arc<Session>,
     pub(super) lease: LeaseId,
+    /// When it is to end, and the pause after that if a client still needs the session.
     pub(super) next: Instant,
+    pub(super) pause: Duration,
 }
 
 /// The most attaches at the same time.

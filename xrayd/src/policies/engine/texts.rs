@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    ends::TRY_AGAIN,
+    ends::{FIRST_LOOK_AGAIN, TRY_AGAIN},
     state::{Engine, Left},
 };
 use crate::{
@@ -367,6 +367,7 @@ impl Engine {
                 session,
                 lease,
                 next: Instant::now() + TRY_AGAIN,
+                pause: FIRST_LOOK_AGAIN,
             });
         }
     }
