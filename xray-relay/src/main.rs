@@ -28,6 +28,7 @@ mod daemon;
 mod firings;
 mod line_file;
 mod losses;
+mod mark;
 mod recorder;
 mod retention;
 mod store;

@@ -4,7 +4,7 @@
 //! its name, and is of no use until it is whole.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::counters::Counters;
 use crate::firings::{self, Firing};
 use crate::line_file::LineFiles;
 use crate::losses::{self, Loss};
+use crate::mark::{Marker, StreamMark};
 use crate::utc;
 
 /// The folder of a policy with a file for each process that is recorded.
@@ -83,7 +84,8 @@ pub(crate) enum Unfinished {
 
 impl Store {
     /// Opens the folder, in which `leave` bytes of the disk stay free. Streams that an earlier
-    /// relay has left are whole from now on: they can be read up to their ends.
+    /// relay has left are whole from now on: they can be read up to their ends. Those that go on in
+    /// another file end where that one begins.
     ///
     /// # Errors
     /// The folder cannot be made, or not be written to, or another relay uses it.
@@ -111,10 +113,22 @@ impl Store {
             if name.ends_with(UNFINISHED) {
                 fs::remove_file(&file.path)?;
             } else if let Some(name) = name.strip_suffix(PART) {
-                fs::rename(&file.path, file.path.with_file_name(name))?;
+                let place = file.pid().map(|pid| this.place(&file.policy, pid));
+                let path = file.path.with_file_name(name);
+                let mark = place.as_ref().and_then(Place::stream_mark);
+                match mark.map(|mark| mark.bytes_of(&path)) {
+                    // The next file has all of it.
+                    Some(0) => fs::remove_file(&file.path)?,
+                    Some(bytes) if bytes < file.bytes => {
+                        let part = OpenOptions::new().write(true).open(&file.path)?;
+                        part.set_len(bytes)?;
+                        fs::rename(&file.path, path)?;
+                    }
+                    Some(_) | None => fs::rename(&file.path, path)?,
+                }
                 // The process was recorded up to here.
-                if let Some(pid) = file.pid() {
-                    this.place(&file.policy, pid).mark(file.modified)?;
+                if let Some(place) = place {
+                    place.mark(file.modified)?;
                 }
             }
         }
@@ -437,7 +451,24 @@ impl Place {
         fs::metadata(marker).ok().map(|found| modified(&found))
     }
 
-    fn marker(&self) -> io::Result<PathBuf> {
+    /// The stream of the process that an earlier recorder has left, if it can be resumed.
+    pub(crate) fn stream_mark(&self) -> Option<StreamMark> {
+        StreamMark::read(&self.marker().ok()?)
+    }
+
+    /// Notes that no recorder goes on with the stream of an earlier one.
+    pub(crate) fn leave_stream(&self) -> io::Result<()> {
+        match self.stream_mark() {
+            Some(_) => Marker::open(&self.marker()?)?.clear(),
+            None => Ok(()),
+        }
+    }
+
+    /// The file of the mark.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn marker(&self) -> io::Result<PathBuf> {
         Ok(self.hidden_folder(MARKERS)?.join(self.pid.to_string()))
     }
 
@@ -563,6 +594,23 @@ impl Recording {
     /// The path that it will have.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The bytes that were written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Removes what was written after the first `bytes` bytes.
+    pub(crate) fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)?;
+        self.bytes = self.file.seek(io::SeekFrom::Start(bytes))?;
+        Ok(())
+    }
+
+    /// Removes the file.
+    pub(crate) fn remove(mut self) {
+        self.is_removed_on_drop = true;
     }
 }
 

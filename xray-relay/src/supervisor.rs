@@ -16,7 +16,6 @@ use crate::daemon::Daemon;
 use crate::recorder::{self, Order, Periods};
 use crate::retention::{self, Keep, KeepAll};
 use crate::store::Store;
-use crate::utc;
 
 /// The time between two questions about processes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -248,7 +247,7 @@ impl Supervisor {
         };
         for process in traced {
             let key = (name.clone(), Subject::Process(process.pid));
-            wanted.insert(key, Work::Files(mode, periods, unrecorded(&process, mode)));
+            wanted.insert(key, Work::Files(mode, periods, unrecorded(&process)));
         }
         let triggers = triggers.into_iter().filter(|_| !has_expired);
         for (index, trigger) in (0..).zip(triggers) {
@@ -327,13 +326,9 @@ impl Supervisor {
 }
 
 /// The time of a new process, or of a new policy, of which nothing is recorded.
-fn unrecorded(process: &TracedProcess, mode: Mode) -> (Duration, Duration) {
+fn unrecorded(process: &TracedProcess) -> (Duration, Duration) {
     let since = Duration::from_nanos(process.meant_since_ns);
-    let until = match mode {
-        // The stream begins now.
-        Mode::Stream => utc::now(),
-        _ => Duration::from_nanos(process.traced_since_ns),
-    };
+    let until = Duration::from_nanos(process.traced_since_ns);
     (since, until.max(since))
 }
 

@@ -140,6 +140,9 @@ impl Recording {
             prompt_run_times: false,
             file_bytes: 0,
             file_ns: 0,
+            resumable: false,
+            after: Vec::new(),
+            since_ns: 0,
         };
         let response = rpc.stream_trace(request).await;
         let response = response.map_err(|status| failure::from_status(&status));
@@ -242,6 +245,8 @@ async fn write_next(
         ended_early: _,
         begins_file: _,
         sums: _,
+        position: _,
+        continues: _,
     } = match chunks.message().await {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(StreamEnd::Finished)),

@@ -185,14 +185,7 @@ async fn another_users_process_can_neither_be_seen_nor_touched() {
             .stream_trace(v1::StreamTraceRequest {
                 run_times: true,
                 pid,
-                undo: None,
-                selection: None,
-                duration_ns: 0,
-                wait_ns: 0,
-                kernel_tracepoints: Vec::new(),
-                prompt_run_times: false,
-                file_bytes: 0,
-                file_ns: 0,
+                ..v1::StreamTraceRequest::default()
             })
             .await
             .unwrap_err(),

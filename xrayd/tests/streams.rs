@@ -151,16 +151,8 @@ async fn a_live_trace_has_everything_from_its_headers_to_the_detach() {
     let mut client = attached(&target).await;
     let stream = client
         .stream_trace(v1::StreamTraceRequest {
-            run_times: false,
             pid,
-            undo: None,
-            selection: None,
-            duration_ns: 0,
-            wait_ns: 0,
-            kernel_tracepoints: Vec::new(),
-            prompt_run_times: false,
-            file_bytes: 0,
-            file_ns: 0,
+            ..v1::StreamTraceRequest::default()
         })
         .await
         .unwrap()

@@ -1,9 +1,11 @@
 //! `xray-relay`: what policies record, as files.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use integration::{DEADLINE, Fixture, GroundTruth, Target, build, is_root_for, relay, wait_until};
@@ -95,6 +97,7 @@ impl Fleet {
             &policies,
             "--access-file",
             &access,
+            "--retain-in-files",
         ])
     }
 
@@ -158,6 +161,56 @@ fn wait_for_files(fleet: &Fleet, cli: &Cli, count: usize) -> Result<()> {
     waited.with_context(|| fleet.log())
 }
 
+/// A disk with little room, while this lives.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: &Path) -> Result<Self> {
+        let options = format!("size=64m,mode=0750,uid={NOBODY},gid={NOBODY}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "recordings"]);
+        let status = mount.arg(folder).status()?;
+        ensure!(status.success(), "cannot mount a disk: {status}");
+        Ok(Self(folder.to_owned()))
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    /// Takes all of its room.
+    fn fill(&self) -> Result<()> {
+        let mut filler = fs::File::create(self.filler())?;
+        while filler.write_all(&[0; 4096]).is_ok() {}
+        Ok(())
+    }
+
+    fn free(&self) -> Result<()> {
+        Ok(fs::remove_file(self.filler())?)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let mut unmount = Command::new("umount");
+        let status = unmount.arg("--lazy").arg(&self.0).status();
+        assert!(
+            std::thread::panicking() || status.is_ok_and(|it| it.success()),
+            "cannot unmount {}",
+            self.0.display()
+        );
+    }
+}
+
+fn wait_for_recorder(fleet: &Fleet, cli: &Cli, target: &Target) -> Result<()> {
+    let end = format!("-{}.xtrace", target.pid());
+    wait_until(DEADLINE, "a file of the process is begun", || {
+        let listed = fleet.list(cli, "list")?;
+        let mut names = listed.iter().filter_map(|row| row["name"].as_str());
+        Ok(names.any(|name| name.contains(&end)).then_some(()))
+    })
+}
+
 fn wait_for_traced(cli: &Cli, target: &Target) -> Result<()> {
     wait_until(DEADLINE, "the policy has the process", || {
         let listed = cli.json(["policy", "list"])?;
@@ -214,7 +267,7 @@ fn profiles_of_periods_add_up_to_all_calls() -> Result<()> {
     Ok(())
 }
 
-/// The files of a stream have each event once. What no relay has recorded is told.
+/// The files of a stream have each event once.
 #[test]
 fn the_files_of_a_stream_have_each_event_once() -> Result<()> {
     if !is_root_for("the_files_of_a_stream_have_each_event_once")? {
@@ -225,7 +278,7 @@ fn the_files_of_a_stream_have_each_event_once() -> Result<()> {
     let cli = fleet.scene.with(&daemon)?;
     let mut target = fleet.spawn(40_000)?;
     wait_for_traced(&cli, &target)?;
-    let relay = fleet.relay(&daemon)?;
+    let _relay = fleet.relay(&daemon)?;
     wait_for_files(&fleet, &cli, 1)?;
     let truth = GroundTruth::parse(&target.ask("go", "result ")?)?;
     target.kill()?;
@@ -259,41 +312,119 @@ fn the_files_of_a_stream_have_each_event_once() -> Result<()> {
     let most = largest.iter().max().copied().unwrap_or(0);
     ensure!(files.len() > 2 && most < 4 << 20, "{largest:?}");
 
-    // A process that ends while no relay is there.
-    let mut other = fleet.spawn(10)?;
-    wait_for_traced(&cli, &other)?;
-    let before = files.len();
-    wait_for_files(&fleet, &cli, before + 1)?;
-    // A daemon that is restarted ends the stream in good order. The gap is told.
     ensure!(fleet.list(&cli, "losses")?.is_empty(), "{}", fleet.log());
-    cli.ok(["daemon", "restart"])?;
-    let losses = wait_until(DEADLINE, "the gap is told", || {
-        let losses = fleet.list(&cli, "losses")?;
-        Ok((!losses.is_empty()).then_some(losses))
-    })?;
-    ensure!(losses[0]["pid"] == other.pid(), "{losses:#?}");
-    let told = losses.len();
-    let before = fleet.files(&cli)?.len();
-    wait_for_files(&fleet, &cli, before + 1)?;
+    let last = files.last().context("no file")?;
+    fetch_and_remove(&fleet, &cli, last)
+}
+
+/// A stream begins with what was traced before there was a relay. It goes on where it ended: after
+/// a relay that was killed, a daemon that was killed or restarted, a relay that stood still, and a
+/// disk without room. A process that has ended meanwhile has its rest in a file.
+#[test]
+fn a_stream_goes_on_where_it_ended() -> Result<()> {
+    if !is_root_for("a_stream_goes_on_where_it_ended")? {
+        return Ok(());
+    }
+    let fleet = Fleet::new("stream")?;
+    let disk = SmallDisk::mount(&fleet.scene.path("recordings"))?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let mut command = Command::new(&fleet.program);
+    command.args(["--threads", "3", "--calls", "0", "--pause", "200"]);
+    let mut target = Target::spawn_command(command)?;
+    wait_for_traced(&cli, &target)?;
+    // Before there is a relay.
+    target.send("go")?;
+    std::thread::sleep(Duration::from_millis(300));
+    let relay = fleet.relay(&daemon)?;
+    let goes_on = |cli: &Cli| -> Result<()> {
+        let before = fleet.files(cli)?.len();
+        wait_for_files(&fleet, cli, before + 2)
+    };
+    goes_on(&cli)?;
+    // In the middle of a file.
     drop(relay);
-    other.kill()?;
+    std::thread::sleep(Duration::from_millis(700));
+    let relay = fleet.relay(&daemon)?;
+    goes_on(&cli)?;
+    daemon.kill()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    goes_on(&cli)?;
+    cli.ok(["daemon", "restart"])?;
+    goes_on(&cli)?;
+    let id = Pid::from_raw(relay.0.id().cast_signed());
+    kill(id, Signal::SIGSTOP)?;
+    std::thread::sleep(Duration::from_millis(1500));
+    kill(id, Signal::SIGCONT)?;
+    goes_on(&cli)?;
+    disk.fill()?;
+    wait_until(DEADLINE, "the relay has no room", || {
+        Ok(fleet.log().contains("No space left").then_some(()))
+    })?;
+    disk.free()?;
+    goes_on(&cli)?;
+    // The end of the process, with no relay and another daemon.
+    drop(relay);
+    let truth = GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    target.kill()?;
     wait_until(DEADLINE, "the policy has let the process go", || {
         let listed = cli.json(["policy", "list"])?;
         let traced = &rows(&listed, "policies")?[0]["traced"];
         Ok((*traced == Value::from(Vec::<i32>::new())).then_some(()))
     })?;
+    daemon.kill()?;
+    let daemon = fleet.daemon()?;
+    let cli = fleet.scene.with(&daemon)?;
+    let relay = fleet.relay(&daemon)?;
+    let mark = fleet.scene.path("recordings/p/.active");
+    let mark = mark.join(target.pid().to_string());
+    wait_until(DEADLINE, "the relay has written the rest", || {
+        Ok((!mark.exists()).then_some(()))
+    })?;
+    let (mut events, mut lost) = (0, 0);
+    for file in fleet.files(&cli)? {
+        let info = cli.json(["info".as_ref(), file.as_os_str()])?;
+        let number = |key: &str| info["events"][key].as_u64().unwrap_or(0);
+        events += number("entries") + number("exits") + number("tail_exits");
+        lost += number("losses");
+    }
+    ensure!(
+        (events, lost) == (truth.events(), 0),
+        "{events} events, and {lost} lost ones, of {}: {}",
+        truth.events(),
+        fleet.log()
+    );
+    let losses = fleet.list(&cli, "losses")?;
+    ensure!(losses.is_empty(), "{losses:#?}");
+
+    // A relay that starts later has nothing to add.
+    let before = fleet.files(&cli)?.len();
+    relay.stop()?;
+    let relay = fleet.relay(&daemon)?;
+    std::thread::sleep(Duration::from_secs(4));
+    ensure!(fleet.files(&cli)?.len() == before, "{}", fleet.log());
+
+    // What the daemon does not have any more is told.
+    let mut other = fleet.spawn(10)?;
+    wait_for_traced(&cli, &other)?;
+    wait_for_recorder(&fleet, &cli, &other)?;
+    drop(relay);
+    other.kill()?;
+    let pid = other.pid().to_string();
+    wait_until(DEADLINE, "the session has ended", || {
+        Ok(cli.json(["detach", &pid]).is_ok().then_some(()))
+    })?;
     let _relay = fleet.relay(&daemon)?;
     let losses = wait_until(DEADLINE, "the loss is told", || {
         let losses = fleet.list(&cli, "losses")?;
-        Ok((losses.len() > told).then_some(losses))
+        Ok((!losses.is_empty()).then_some(losses))
     })?;
-    let last = losses.last().context("no loss")?;
     ensure!(
-        losses.len() == told + 1 && last["pid"] == other.pid() && last["policy"] == "p",
+        losses.len() == 1 && losses[0]["pid"] == other.pid() && losses[0]["policy"] == "p",
         "{losses:#?}"
     );
-    let fetched = fleet.files(&cli)?.pop().context("no file")?;
-    fetch_and_remove(&fleet, &cli, &fetched)
+    Ok(())
 }
 
 /// `recordings fetch` copies a recording, and `recordings rm` removes it.

@@ -1347,6 +1347,24 @@ pub struct StreamTraceRequest {
     /// Begin a new file after this time, 1 s or more. 0: not for that.
     #[prost(uint64, tag = "10")]
     pub file_ns: u64,
+    /// The chunks have positions. If this client is too slow, it gets what the daemon retains of the
+    /// events that it has missed. The stream is of this process alone, and not of others that are
+    /// followed from it. Refused with `run_times`, with `wait_ns`, and with a lease in `undo`
+    /// (`limit`).
+    #[prost(bool, tag = "11")]
+    pub resumable: bool,
+    /// With `resumable`: begin after this position, which a chunk of an earlier stream of the process
+    /// had (`TraceChunk.position`). The daemon may be another one than then. It finds the position
+    /// among the events that it retains. If it does not find the position, the stream begins with the
+    /// oldest retained events that are later, and `TraceChunk.continues` is not set. Refuses bytes
+    /// that are no position (`limit`).
+    #[prost(bytes = "vec", tag = "12")]
+    pub after: ::prost::alloc::vec::Vec<u8>,
+    /// With `resumable` and without `after`: begin with the events that the daemon retains since this
+    /// time, in nanoseconds since the Unix epoch, to the precision of a block. What it has dropped
+    /// since then is in `reader_lost`. 0: begin now.
+    #[prost(uint64, tag = "13")]
+    pub since_ns: u64,
 }
 /// A change that the daemon undoes if the reader of a stream is gone before the stream has ended. So
 /// a client that is killed leaves nothing behind. If the client has undone the change itself, the
@@ -1493,6 +1511,16 @@ pub struct TraceChunk {
     /// process.
     #[prost(message, repeated, tag = "13")]
     pub sums: ::prost::alloc::vec::Vec<SumsBegin>,
+    /// In StreamTrace with `resumable`, in the last chunk of each piece: the place in the process's
+    /// events at which the stream is after this chunk. A client that ends its copy of the trace here
+    /// gets what follows with `StreamTraceRequest.after`. Otherwise empty. The bytes have no meaning
+    /// for the client, 64 at most.
+    #[prost(bytes = "vec", tag = "14")]
+    pub position: ::prost::alloc::vec::Vec<u8>,
+    /// In StreamTrace with `after`, the same in every chunk: no event is missing between the position
+    /// and this stream, except for those in `reader_lost`.
+    #[prost(bool, tag = "15")]
+    pub continues: bool,
 }
 /// When the sums of a process begin. Sums with the same begin are of the same calls and later ones,
 /// also from another daemon, but for what daemons have taken along.

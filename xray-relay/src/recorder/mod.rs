@@ -65,9 +65,16 @@ pub(crate) async fn run(
     if before.is_none() {
         place.note_begin(unrecorded);
     }
+    if mode != Mode::Stream
+        && let Err(error) = place.leave_stream()
+    {
+        tracing::error!(policy = place.policy, pid = place.pid, %error, "cannot mark a process");
+    }
     let order = orders.clone();
     match mode {
-        Mode::Stream => stream::run(daemon, &place, periods, before, orders).await,
+        Mode::Stream => {
+            stream::run(daemon, &place, periods, (unrecorded.0, before), orders).await;
+        }
         Mode::Profile => profile::run(daemon, &place, periods, orders).await,
         Mode::Flight => snapshot::run(daemon, &place, periods, before, orders).await,
         // It has no files.
@@ -79,13 +86,16 @@ pub(crate) async fn run(
 }
 
 /// Notes what is missing of a process that an earlier relay has recorded, and that is not traced
-/// any more. Writes the rest of its sums, if the daemon has them.
+/// any more. Writes the rest of its sums, or of its stream, if the daemon has it.
 pub(crate) async fn finish(daemon: &Daemon, place: &Place) {
     let now = utc::now();
     let until = place.begin_process().ok().flatten().unwrap_or(now);
     if !profile::rest(daemon, place).await {
         let why = "the process ended, or was traced no more, while no relay recorded";
-        place.note(&Loss::new(place.pid, (until, now), 0, why));
+        let gap = stream::rest(daemon, place, (until, why.to_owned())).await;
+        if let Some((since, why)) = gap {
+            place.note(&Loss::new(place.pid, (since, now.max(since)), 0, why));
+        }
     }
     place.end_process();
 }
@@ -150,8 +160,6 @@ async fn is_stopped(orders: &mut watch::Receiver<Order>) {
 
 /// True if the daemon has no session of the process, or the caller no right to it any more.
 fn is_over(status: &Status) -> bool {
-    let reason = status.metadata().get(REASON_KEY);
-    let reason = reason.and_then(|reason| reason.to_str().ok());
     let over = [
         "not-attached",
         "no-such-process",
@@ -159,5 +167,10 @@ fn is_over(status: &Status) -> bool {
         "permission",
         "mode",
     ];
-    reason.is_some_and(|reason| over.contains(&reason))
+    reason_of(status).is_some_and(|reason| over.contains(&reason))
+}
+
+/// The reason of a refusal.
+fn reason_of(status: &Status) -> Option<&str> {
+    status.metadata().get(REASON_KEY)?.to_str().ok()
 }

@@ -211,6 +211,8 @@ async fn take(
             ended_early: _,
             begins_file: _,
             sums: _,
+            position: _,
+            continues: _,
         } = chunk;
         if begun.replace(copied_within_ns).is_none() {
             output.begin()?;

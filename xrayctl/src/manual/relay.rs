@@ -58,12 +58,13 @@ const RELAY_TABLES: [KeyTable; 4] = [
                 "POLICY/losses.jsonl",
                 "What is in no file, and in begins.jsonl the time before each process was recorded for \
                  the first time: a line of JSON for each time in which a process was not \
-                 recorded, and for events that the relay took too slowly. xrayctl recordings losses \
-                 shows it.",
+                 recorded, and for events that the daemon dropped before the relay came for them. \
+                 xrayctl recordings losses shows it.",
             ),
             (
                 "POLICY/.sums, POLICY/.active",
-                "What the relay needs to go on after it was stopped or killed.",
+                "What the relay needs to go on after it was stopped or killed. The next stream of a \
+                 process begins where its files end.",
             ),
             (
                 "metrics.prom",

@@ -351,6 +351,7 @@ pub(crate) fn prepare(
     let earlier = earlier.unwrap_or_default();
     // No other session of this process has begun at this count.
     let number = number.unwrap_or(attached.ticks.0);
+    output.identify(number);
     let tables = Arc::new(ProcessTables {
         process,
         functions: Arc::clone(&functions),

@@ -71,6 +71,7 @@ impl Registry {
         }
         let output = EventStore::new(process.id, functions.ids(), self.config().retain_bytes);
         let output = Arc::new(output);
+        output.identify(record.session);
         output.set_mode(record.choices.settings.mode);
         let anchors = earlier.events.anchors.first();
         let attached = anchors.copied().unwrap_or(now);

@@ -7,7 +7,7 @@ use crate::{
     control::Patterns,
     pid::Pid,
     refusal::Refusal,
-    store::EventSubscription,
+    store::{EventSubscription, ResumedStream, StreamBegin},
     types::{DetachReport, LeaseId, Run, Settings, SettingsUpdate, ToggleReport, ToggleTo},
 };
 
@@ -97,6 +97,15 @@ impl ProcessOrGroup {
         match self {
             Self::Group(group) => group.subscribe(lease, wait),
             Self::Session(session) => session.subscribe(lease, wait),
+        }
+    }
+
+    /// A live stream of the process, or of the first process of the group, as for
+    /// [`Session::resume`]. `None` if that process is not traced.
+    pub(crate) fn resume(&self, begin: StreamBegin) -> Option<ResumedStream> {
+        match self {
+            Self::Group(group) => group.root_session().map(|session| session.resume(begin)),
+            Self::Session(session) => Some(session.resume(begin)),
         }
     }
 

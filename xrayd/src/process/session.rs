@@ -18,8 +18,8 @@ use crate::{
     quotas::Ticket,
     refusal::{Refusal, Result},
     store::{
-        Ask, CallCounts, EventSubscription, Metered, ProfileSums, Publisher, Source, StreamItem,
-        Tables, TracedProcess, subscription,
+        Ask, CallCounts, EventSubscription, ExpectedReader, Metered, ProfileSums, Publisher,
+        ResumedStream, Source, StreamBegin, StreamItem, Tables, TracedProcess, subscription,
     },
     target::{Credentials, Ending, ProcessFacts},
     types::{
@@ -271,9 +271,21 @@ impl Session {
         subscription
     }
 
+    /// A live stream that begins with retained events. If the position after which it is to begin
+    /// is not found, it begins with the oldest of them that are later. A reader that is too slow
+    /// for its queue comes back to retained events.
+    pub fn resume(self: &Arc<Self>, begin: StreamBegin) -> ResumedStream {
+        let reader = self.expect_reader();
+        let process = StreamItem::Process(Arc::clone(self) as Arc<dyn TracedProcess>);
+        let origin = self.kinship().map(|kinship| kinship.origin());
+        let items = [Some(process), origin.map(StreamItem::Origin)];
+        let store = Arc::clone(&self.source.output);
+        ResumedStream::new(store, begin, items.into_iter().flatten(), reader)
+    }
+
     /// Has events recorded and the rings read until the returned value is dropped. The events in
     /// them are not new any more then.
-    pub(super) fn expect_reader(&self) -> impl Drop {
+    pub(super) fn expect_reader(&self) -> ExpectedReader {
         let coming = self.source.output.expect_reader();
         self.record_events();
         if self.source.output.mode() == Mode::Flight {

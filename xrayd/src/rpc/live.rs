@@ -1,6 +1,6 @@
 //! The loop of the two live streams: it takes items out of a subscription, encodes them off the
-//! async threads, and sends messages to the client. What a message holds is in `events` and in the
-//! trace writer.
+//! async threads, and sends messages to the client. What a message holds is in `events` and in
+//! `trace_messages`.
 //!
 //! The loop runs at the client's pace. While it waits for the client, the subscription fills up to
 //! its bound, and then drops and counts items, unless threads wait for the client.
@@ -12,7 +12,6 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 use xray_trace::{
-    container::ClosedPart,
     instr_map::Selection,
     model::{ClockAnchor, FunctionId},
 };
@@ -22,17 +21,11 @@ use super::{
     admission::Admitted,
     error,
     events::{EventBatcher, Names, Piece},
-    fetch::CHUNK_BYTES,
-    recorded::Recorded,
-    rotation::Rotation,
-    run_records::{RunRecords, ThreadPart, Unrecorded},
     workers::{WorkerKind, Workers},
 };
 use crate::{
-    export::TraceWriter,
     refusal::Refusal,
-    store::{EventSubscription, PublishedBlock, Source, StreamItem, TracedProcess},
-    sys::ns_of,
+    store::{EventSubscription, ResumedStream, Source, StreamItem, TracedProcess},
 };
 
 /// Events that are decoded at once. Bounds the memory of one stream.
@@ -47,6 +40,15 @@ const STALLED: Duration = Duration::from_secs(600);
 
 /// The destination of messages: a small bounded queue, then the connection's window.
 pub(super) type Sender<T> = mpsc::Sender<Result<T, Status>>;
+
+/// Where the items of a stream come from.
+#[derive(Debug)]
+pub(super) enum Items {
+    /// A queue.
+    Live(EventSubscription),
+    /// Retained blocks, and a queue.
+    Resumed(Box<ResumedStream>),
+}
 
 /// Encodes items as messages, on a blocking thread.
 pub(super) trait Encode: Send + 'static {
@@ -83,7 +85,7 @@ pub(super) enum Ending {
 
 /// Runs a stream until the session ends or the client leaves.
 pub(super) async fn run<E: Encode>(
-    mut subscription: EventSubscription,
+    mut subscription: Items,
     mut encoder: E,
     sender: Sender<E::Message>,
     (workers, uid): (Workers, u32),
@@ -109,7 +111,9 @@ pub(super) async fn run<E: Encode>(
             let messages = if ended {
                 encoder.end()
             } else {
-                encoder.encode(items)
+                let items = items.into_iter();
+                let items = items.map(|(source, item)| (source, item.loaded()));
+                encoder.encode(items.collect())
             };
             (encoder, messages)
         });
@@ -147,7 +151,7 @@ async fn deliver<T>(sender: &Sender<T>, message: T) -> Result<(), ()> {
 
 /// The items of [`gather`]; `None` if none has come within that time.
 async fn gather_within(
-    subscription: &mut EventSubscription,
+    subscription: &mut Items,
     pause: Option<Duration>,
 ) -> Option<Vec<(Source, StreamItem)>> {
     let gathered = gather(subscription);
@@ -160,14 +164,16 @@ async fn gather_within(
 
 /// Waits for an item, and takes further items that are there. Empty when the subscription has
 /// ended.
-async fn gather(subscription: &mut EventSubscription) -> Vec<(Source, StreamItem)> {
+async fn gather(subscription: &mut Items) -> Vec<(Source, StreamItem)> {
     let mut items = Vec::new();
     let mut events = 0;
     let mut next = subscription.next().await;
     while let Some(item) = next.take() {
-        if let (_, StreamItem::Block(published)) = &item {
-            events += published.events();
-        }
+        events += match &item.1 {
+            StreamItem::Block(published) => published.events(),
+            StreamItem::Retained(retained) => retained.events(),
+            _ => 0,
+        };
         items.push(item);
         if events < MAX_EVENTS && items.len() < MAX_ITEMS {
             next = now(subscription.next()).await.flatten();
@@ -191,7 +197,7 @@ async fn now<F: Future>(future: F) -> Option<F::Output> {
 /// The processes of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    here: BTreeMap<Source, Arc<dyn TracedProcess>>,
+    pub(super) here: BTreeMap<Source, Arc<dyn TracedProcess>>,
     /// Number of processes so far.
     seen: usize,
     /// The failure of a process that has been removed.
@@ -206,33 +212,34 @@ pub(super) struct EventMessages {
     wanted: Option<Selection>,
 }
 
-/// Encodes the bytes of a trace, for StreamTrace.
-#[derive(Debug)]
-pub(super) struct TraceMessages {
-    sessions: Sessions,
-    /// The part of a recording with a lease. `None`: everything.
-    recorded: Option<Recorded>,
-    /// When threads have a processor, and the events of kernel tracepoints. `None`: that is not
-    /// wanted.
-    runs: Option<RunRecords>,
-    /// The files of the trace, if there are several.
-    rotation: Option<Rotation>,
-    /// Messages with the ends of files.
-    ended: Vec<v1::TraceChunk>,
-    /// True if the next message begins a file.
-    begins_file: bool,
-    writer: TraceWriter<Vec<u8>>,
+// === impl Items ===
+
+impl Items {
+    /// The next item; `None` after the last one.
+    async fn next(&mut self) -> Option<(Source, StreamItem)> {
+        match self {
+            Self::Live(subscription) => subscription.next().await,
+            Self::Resumed(stream) => stream.next().await,
+        }
+    }
+
+    /// Notes that the reader takes what it gets. Nothing waits for the reader of a resumed stream.
+    fn goes_on(&self) {
+        if let Self::Live(subscription) = self {
+            subscription.goes_on();
+        }
+    }
 }
 
 // === impl Sessions ===
 
 impl Sessions {
-    fn insert(&mut self, source: Source, session: Arc<dyn TracedProcess>) {
+    pub(super) fn insert(&mut self, source: Source, session: Arc<dyn TracedProcess>) {
         self.here.insert(source, session);
         self.seen += 1;
     }
 
-    fn remove(&mut self, source: Source) {
+    pub(super) fn remove(&mut self, source: Source) {
         let gone = self.here.remove(&source);
         if let Some(failure) = gone.and_then(|session| session.failure()) {
             self.failure = Some(failure);
@@ -241,7 +248,7 @@ impl Sessions {
 
     /// The failure to report after the last item. Only a process that is alone in its stream
     /// reports one. In a group, the events of the other processes are the answer.
-    fn failure(&self) -> Option<Refusal> {
+    pub(super) fn failure(&self) -> Option<Refusal> {
         if self.seen > 1 {
             return None;
         }
@@ -291,7 +298,11 @@ impl EventMessages {
             StreamItem::Block(published) => Piece::Block(published.closed.block.clone()),
             StreamItem::Anchor(anchor) => Piece::Anchor(anchor),
             StreamItem::Thread(thread) => Piece::Thread(thread),
-            StreamItem::Origin(_) | StreamItem::Begin(_) | StreamItem::Until(_) => Piece::Nothing,
+            // `run` has read retained blocks.
+            StreamItem::Retained(_)
+            | StreamItem::Origin(_)
+            | StreamItem::Begin(_)
+            | StreamItem::Until(_) => Piece::Nothing,
             StreamItem::EventType(event_type) => Piece::EventType(event_type),
             StreamItem::Ended => Piece::Ended,
             StreamItem::Lost { events } => Piece::ReaderLost(events),
@@ -331,276 +342,6 @@ impl Encode for EventMessages {
     }
 }
 
-// === impl TraceMessages ===
-
-impl TraceMessages {
-    /// Encodes everything, or the part of a recording with a lease, and when threads have a
-    /// processor, if that is wanted.
-    pub(super) fn new(
-        recorded: Option<Recorded>,
-        runs: Option<RunRecords>,
-        rotation: Option<Rotation>,
-    ) -> io::Result<Self> {
-        let mut writer = TraceWriter::new(Vec::new())?;
-        let tracepoints = runs.as_ref().map_or(&[][..], RunRecords::tracepoints);
-        for (number, tracepoint) in (0..).zip(tracepoints) {
-            writer.tracepoint(number, &tracepoint.described)?;
-        }
-        Ok(Self {
-            sessions: Sessions::default(),
-            recorded,
-            runs,
-            begins_file: rotation.is_some(),
-            rotation,
-            ended: Vec::new(),
-            writer,
-        })
-    }
-
-    /// The written bytes, in messages of bounded size.
-    fn chunks(&mut self) -> Vec<v1::TraceChunk> {
-        let mut chunks = std::mem::take(&mut self.ended);
-        chunks.extend(self.chunks_of_file());
-        chunks
-    }
-
-    /// Ends the file, and begins the next one with what describes the processes.
-    fn rotate(&mut self) -> io::Result<()> {
-        for (source, session) in &self.sessions.here {
-            self.writer.ended(*source, session.tables())?;
-        }
-        self.writer.end()?;
-        let ended = self.chunks_of_file();
-        self.ended.extend(ended);
-        let mut writer = TraceWriter::new(Vec::new())?;
-        if let Some(rotation) = &mut self.rotation {
-            for (source, session) in &self.sessions.here {
-                writer.process(*source, &session.process(), session.tables())?;
-                for anchor in &session.anchors() {
-                    writer.anchor(*source, anchor)?;
-                }
-                if let Some(origin) = rotation.origin(*source) {
-                    writer.origin(*source, origin)?;
-                }
-                for thread in rotation.threads(*source) {
-                    writer.thread(*source, thread)?;
-                }
-                for event_type in rotation.types(*source) {
-                    writer.event_type(*source, event_type)?;
-                }
-            }
-        }
-        let header = writer.get_mut().len() as u64;
-        if let Some(rotation) = &mut self.rotation {
-            rotation.begin(header);
-        }
-        self.writer = writer;
-        self.begins_file = true;
-        Ok(())
-    }
-
-    fn chunks_of_file(&mut self) -> Vec<v1::TraceChunk> {
-        let bytes = std::mem::take(self.writer.get_mut());
-        if let Some(rotation) = &mut self.rotation {
-            rotation.wrote(bytes.len() as u64);
-        }
-        let begins_file = std::mem::take(&mut self.begins_file);
-        let totals = self.writer.totals();
-        let runs = self.runs.as_ref().map(RunRecords::unrecorded);
-        let Unrecorded { threads, reason } = runs.cloned().unwrap_or_default();
-        let chunk = |data: Vec<u8>| v1::TraceChunk {
-            data,
-            events: totals.events,
-            lost: totals.lost,
-            reader_lost: totals.reader_lost,
-            copied_within_ns: 0,
-            entries: totals.entries,
-            waited_ns: ns_of(totals.waited).unwrap_or(0),
-            indexed: totals.indexed,
-            threads_without_runs: threads,
-            without_runs_because: reason.clone(),
-            ended_early: false,
-            begins_file: false,
-            sums: Vec::new(),
-        };
-        let mut chunks: Vec<_> = match bytes.len() {
-            0 => Vec::new(),
-            1..=CHUNK_BYTES => vec![chunk(bytes)],
-            _ => bytes
-                .chunks(CHUNK_BYTES)
-                .map(|part| chunk(part.to_vec()))
-                .collect(),
-        };
-        match chunks.first_mut() {
-            Some(first) => first.begins_file = begins_file,
-            None => self.begins_file = begins_file,
-        }
-        chunks
-    }
-
-    fn take(&mut self, source: Source, item: StreamItem) -> io::Result<()> {
-        let Self {
-            sessions,
-            recorded,
-            runs,
-            writer,
-            ..
-        } = self;
-        match item {
-            StreamItem::Process(session) => {
-                writer.process(source, &session.process(), session.tables())?;
-                let anchors = session.anchors();
-                for anchor in &anchors {
-                    writer.anchor(source, anchor)?;
-                }
-                if let Some(recorded) = recorded {
-                    recorded.come(source, anchors.first());
-                }
-                if let Some(runs) = runs {
-                    runs.begin_process(&*session);
-                }
-                sessions.insert(source, session);
-                Ok(())
-            }
-            StreamItem::Block(PublishedBlock { closed, wait, .. }) => {
-                let Some(session) = sessions.here.get(&source) else {
-                    return Ok(());
-                };
-                let Some(recorded) = recorded else {
-                    if let Some(wait) = wait {
-                        writer.wait(source, &wait)?;
-                    }
-                    return writer.closed_block(source, &closed, session.tables());
-                };
-                let ClosedPart { closed: part, lost } = recorded.part(source, &**session, &closed);
-                if let Some(part) = part {
-                    // Where in the block its waits were is not known, if the part begins later.
-                    if let Some(wait) = wait {
-                        writer.wait(source, &wait)?;
-                    }
-                    writer.closed_block(source, &part, session.tables())?;
-                }
-                match lost {
-                    0 => Ok(()),
-                    lost => writer.lost(source, closed.block.thread, lost),
-                }
-            }
-            StreamItem::Begin(at) => {
-                if let Some(recorded) = recorded {
-                    recorded.begin(source, at);
-                }
-                Ok(())
-            }
-            StreamItem::Until(at) => {
-                if let Some(recorded) = recorded {
-                    recorded.end(source, at);
-                }
-                Ok(())
-            }
-            StreamItem::Anchor(anchor) => {
-                writer.anchor(source, &anchor)?;
-                // About once a second. So the trace of a reader that leaves early lacks only the
-                // last of it.
-                match sessions.here.get(&source) {
-                    Some(session) => writer.so_far(source, session.tables()),
-                    None => Ok(()),
-                }
-            }
-            StreamItem::Thread(thread) => {
-                if let (Some(runs), Some(session)) = (runs, sessions.here.get(&source)) {
-                    let write = |source, part| write_part(writer, source, part);
-                    runs.begin(source, &**session, &thread, write)?;
-                }
-                writer.thread(source, &thread)
-            }
-            StreamItem::Origin(origin) => writer.origin(source, origin),
-            StreamItem::EventType(event_type) => writer.event_type(source, &event_type),
-            StreamItem::Ended => {
-                if let Some(runs) = runs {
-                    runs.end(Some(source), |source, part| {
-                        write_part(writer, source, part)
-                    })?;
-                }
-                let window = recorded
-                    .as_mut()
-                    .and_then(|recorded| recorded.leave(source));
-                if let Some(window) = window {
-                    writer.recording(source, &window)?;
-                }
-                let ended = match sessions.here.get(&source) {
-                    Some(session) => writer.ended(source, session.tables()),
-                    None => Ok(()),
-                };
-                sessions.remove(source);
-                ended
-            }
-            StreamItem::Lost { events } => {
-                if let Some(recorded) = recorded {
-                    recorded.miss_blocks();
-                }
-                writer.reader_lost(events)
-            }
-        }
-    }
-}
-
-/// Writes what was recorded of a thread beside its events.
-fn write_part(
-    writer: &mut TraceWriter<Vec<u8>>,
-    source: Source,
-    part: ThreadPart,
-) -> io::Result<()> {
-    match part {
-        ThreadPart::Runs(part) => writer.runs(source, &part),
-        ThreadPart::Kernel(part) => writer.kernel_events(source, &part),
-    }
-}
-
-impl Encode for TraceMessages {
-    type Message = v1::TraceChunk;
-
-    fn begin(&mut self) -> Vec<v1::TraceChunk> {
-        self.chunks()
-    }
-
-    fn encode(&mut self, items: Vec<(Source, StreamItem)>) -> io::Result<Vec<v1::TraceChunk>> {
-        for (source, item) in items {
-            if let Some(rotation) = &mut self.rotation {
-                rotation.note(source, &item);
-            }
-            self.take(source, item)?;
-            let more = self.writer.get_mut().len() as u64;
-            if let Some(rotation) = &self.rotation
-                && rotation.is_due(more)
-            {
-                self.rotate()?;
-            }
-        }
-        if let Some(runs) = &mut self.runs {
-            runs.look(|source, part| write_part(&mut self.writer, source, part))?;
-        }
-        Ok(self.chunks())
-    }
-
-    fn pause(&self) -> Option<Duration> {
-        self.runs.as_ref().map(RunRecords::pause)
-    }
-
-    fn failure(&mut self) -> Option<Refusal> {
-        self.sessions.failure()
-    }
-
-    fn end(&mut self) -> io::Result<Vec<v1::TraceChunk>> {
-        if let Some(runs) = &mut self.runs {
-            runs.end(None, |source, part| {
-                write_part(&mut self.writer, source, part)
-            })?;
-        }
-        self.writer.end()?;
-        Ok(self.chunks())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -635,7 +376,8 @@ mod tests {
         let subscription = closed_subscription();
         let admitted = Admission::new(1).admit(0).unwrap();
         let (sender, mut receiver) = mpsc::channel(1);
-        run(subscription, encoder, sender, (Workers::new(), 0), admitted).await;
+        let items = Items::Live(subscription);
+        run(items, encoder, sender, (Workers::new(), 0), admitted).await;
         receiver.recv().await
     }
 

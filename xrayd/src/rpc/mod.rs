@@ -41,6 +41,7 @@ mod rotation;
 mod run_records;
 mod server;
 mod service;
+mod trace_messages;
 mod trigger;
 mod turns;
 mod undo;

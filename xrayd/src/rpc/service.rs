@@ -19,13 +19,14 @@ use super::{
     fetch::{CHUNKS, Pace, send_all, send_shot},
     handling::{Answer, Service, for_each},
     kernel_tracepoints,
-    live::{self, EventMessages, TraceMessages},
+    live::{self, EventMessages, Items},
     policies,
     profile::{self, Profiles},
     recorded::Recorded,
     redactor::Redacted,
     rotation::Rotation,
     run_records::{Delivery, RunRecords},
+    trace_messages::TraceMessages,
     trigger::{self, Plan, Triggering, Watched},
     undo::{Unanswered, Undo},
     workers::WorkerKind,
@@ -357,7 +358,7 @@ impl Xrayd for Service {
                 let selection = selection.map(convert::selection).transpose()?;
                 let traced = by.traced(registry, pid, OperationKind::Read(Verb::Trace))?;
                 let redaction = by.redaction_of(&traced)?;
-                let subscription = traced.subscribe(None, 0);
+                let subscription = Items::Live(traced.subscribe(None, 0));
                 let first = traced.sessions().into_iter().next();
                 let mut anchors = first.map(|first| first.anchors()).unwrap_or_default();
                 // A new session has one anchor, and the frequency of the counter needs two.
@@ -391,6 +392,9 @@ impl Xrayd for Service {
             prompt_run_times,
             file_bytes,
             file_ns,
+            resumable,
+            after,
+            since_ns,
         } = request.into_inner();
         let duration = (duration_ns > 0).then(|| Duration::from_nanos(duration_ns));
         let admission = Arc::clone(&self.run_times);
@@ -407,6 +411,12 @@ impl Xrayd for Service {
                 let rotation = Rotation::of(file_bytes, file_ns)?;
                 if rotation.is_some() && (run_times || matches!(what, Some(Undo::Lease(_)))) {
                     let message = "a trace in several files has no run times and no lease";
+                    return Err(Refusal::new(Reason::Limit, message));
+                }
+                let begin = convert::stream_begin(&after, since_ns)?;
+                let is_plain = !run_times && wait == 0 && !matches!(what, Some(Undo::Lease(_)));
+                if resumable && !is_plain {
+                    let message = "a resumable trace has no run times, no waits and no lease";
                     return Err(Refusal::new(Reason::Limit, message));
                 }
                 let tracepoints = kernel_tracepoints::find(&kernel_tracepoints, run_times, &by)?;
@@ -438,11 +448,22 @@ impl Xrayd for Service {
                         runs.begin_process(&*session);
                     }
                 }
-                let subscription = traced.subscribe(lease, wait);
+                let resumed = match resumable {
+                    true => Some(traced.resume(begin).ok_or_else(|| {
+                        let message = "only processes that are followed from it are attached";
+                        Refusal::new(Reason::NotAttached, format!("process {pid}: {message}"))
+                    })?),
+                    false => None,
+                };
                 let recorded = lease.map(|_| Recorded::of(selection, duration));
-                let encoder = TraceMessages::new(recorded, runs, rotation).map_err(|error| {
+                let encoder = TraceMessages::new(recorded, runs, rotation, resumed.as_ref());
+                let encoder = encoder.map_err(|error| {
                     Refusal::new(Reason::Io, format!("cannot begin the trace: {error}"))
                 })?;
+                let subscription = match resumed {
+                    Some(resumed) => Items::Resumed(Box::new(resumed)),
+                    None => Items::Live(traced.subscribe(lease, wait)),
+                };
                 let encoder = Redacted::new(encoder, redaction);
                 Ok((what, pid, traced, subscription, encoder))
             })

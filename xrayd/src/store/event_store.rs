@@ -22,8 +22,9 @@ use super::{
     event_counters::{Counters, EventCounters},
     event_types::EventTypes,
     live_readers::LiveReaders,
+    position::{Position, StreamBegin},
     profiles::{Handover, OTHERS, Profiles},
-    retained::{Retained, Snapshot},
+    retained::{Piece, Retained, Snapshot},
     subscription::{ProcessPublisher, PublishedBlock, StreamItem},
 };
 use crate::{
@@ -86,6 +87,31 @@ pub(crate) struct EventStore {
     /// The reason why nothing is read any more though the process lives. Written by the drain's
     /// last act.
     pub(crate) failure: OnceLock<String>,
+}
+
+/// A live reader, or one that will subscribe at once, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ExpectedReader(Arc<EventStore>);
+
+/// The place at which a stream begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beginning {
+    pub(super) at: Position,
+    /// True if nothing is missing between what the reader has got and this place, except for what
+    /// is dropped meanwhile.
+    pub(super) continues: bool,
+    /// Blocks that begin at this time or before are not for the reader, or may be known to it.
+    pub(super) later_than: Option<Ticks>,
+    /// Events and losses before the place that the reader would have got.
+    pub(super) dropped: u64,
+}
+
+// === impl ExpectedReader ===
+
+impl Drop for ExpectedReader {
+    fn drop(&mut self) {
+        self.0.readers.unexpect();
+    }
 }
 
 // === impl EventStore ===
@@ -205,9 +231,10 @@ impl EventStore {
     }
 
     /// Retains a complete block, and sends it to live readers.
-    pub(crate) fn publish(&self, published: PublishedBlock) {
+    pub(crate) fn publish(&self, mut published: PublishedBlock) {
         let mut retained = lock(&self.retained);
-        retained.push(&published, self.retain_bytes.load(Relaxed));
+        let position = retained.push(&published, self.retain_bytes.load(Relaxed));
+        published.position = Some(position);
         // Under the lock, so that a new reader sees a block either as retained or in its
         // subscription.
         self.readers.send(&StreamItem::Block(published));
@@ -382,10 +409,10 @@ impl EventStore {
     }
 
     /// Counts as a live reader until the returned value is dropped.
-    pub(crate) fn expect_reader(&self) -> impl Drop {
-        let coming = self.readers.expect_reader();
+    pub(crate) fn expect_reader(self: &Arc<Self>) -> ExpectedReader {
+        self.readers.expect();
         self.wake_both();
-        coming
+        ExpectedReader(Arc::clone(self))
     }
 
     /// Arms one more trigger.
@@ -431,6 +458,63 @@ impl EventStore {
         self.readers.add(publisher);
         drop(retained);
         self.wake_both();
+    }
+
+    /// Gives the session its number, which positions have. Later daemons go on with it.
+    pub(crate) fn identify(&self, session: u64) {
+        lock(&self.retained).identify(session, ticks_now().0);
+    }
+
+    /// The place at which a stream begins.
+    pub(super) fn begin_stream(&self, begin: StreamBegin) -> Beginning {
+        let retained = lock(&self.retained);
+        let now = Beginning {
+            at: retained.newest(),
+            continues: false,
+            later_than: None,
+            dropped: 0,
+        };
+        let oldest = |later_than| Beginning {
+            at: retained.oldest(),
+            later_than: Some(later_than),
+            ..now
+        };
+        match begin {
+            StreamBegin::Now => now,
+            StreamBegin::Since(since) => Beginning {
+                dropped: retained.evicted_since(since),
+                ..oldest(since)
+            },
+            StreamBegin::After(after) => match retained.find(&after) {
+                Some(at) => Beginning {
+                    at,
+                    continues: true,
+                    ..now
+                },
+                None => oldest(after.last()),
+            },
+        }
+    }
+
+    /// The first retained blocks after a place, `most` at most. If the newest block is among them,
+    /// what follows goes to `publisher`. The threads are those of the blocks, and, with the newest
+    /// block, those that may have later ones.
+    pub(super) fn retained_after(
+        &self,
+        at: &Position,
+        most: usize,
+        publisher: ProcessPublisher,
+    ) -> (Piece, Vec<Thread>) {
+        let retained = lock(&self.retained);
+        let piece = retained.after(at, most);
+        let of_blocks = piece.blocks.iter();
+        let of_blocks = of_blocks.filter_map(|item| retained.thread(item.block.thread));
+        let mut threads: Vec<Thread> = of_blocks.cloned().collect();
+        if piece.is_last {
+            threads.extend(retained.living_threads().cloned());
+            self.readers.add(publisher);
+        }
+        (piece, threads)
     }
 
     /// Reads or changes what is retained.

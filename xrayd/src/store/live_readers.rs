@@ -20,9 +20,6 @@ pub(crate) struct LiveReaders {
     coming: AtomicU32,
 }
 
-/// A reader that will subscribe at once.
-struct Coming<'a>(&'a LiveReaders);
-
 // === impl LiveReaders ===
 
 impl LiveReaders {
@@ -33,10 +30,14 @@ impl LiveReaders {
         }
     }
 
-    /// Counts as a reader until the returned value is dropped.
-    pub(crate) fn expect_reader(&self) -> impl Drop {
+    /// Counts one more reader that will subscribe at once.
+    pub(super) fn expect(&self) {
         self.coming.fetch_add(1, Relaxed);
-        Coming(self)
+    }
+
+    /// Counts one less.
+    pub(super) fn unexpect(&self) {
+        self.coming.fetch_sub(1, Relaxed);
     }
 
     /// Adds a reader.
@@ -124,11 +125,5 @@ impl LiveReaders {
                 !over
             });
         }
-    }
-}
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        self.0.coming.fetch_sub(1, Relaxed);
     }
 }

@@ -15,10 +15,13 @@ mod counts;
 mod event_counters;
 mod event_store;
 mod event_types;
+mod evictions;
 mod kept_sums;
 mod live_readers;
 mod metering;
+mod position;
 mod profiles;
+mod resumed;
 mod retained;
 mod subscription;
 mod tables;
@@ -29,7 +32,7 @@ pub(crate) use archive::{
 pub use calls::{CallCounts, ThreadCalls};
 pub(crate) use counts::Counts;
 pub(crate) use event_counters::Counters;
-pub(crate) use event_store::{EventStore, EventUses};
+pub(crate) use event_store::{EventStore, EventUses, ExpectedReader};
 pub(crate) use event_types::NameRequest;
 pub(crate) use kept_sums::{EarlierSums, SumsTrace};
 pub(crate) use metering::{
@@ -38,8 +41,10 @@ pub(crate) use metering::{
 };
 #[cfg(test)]
 pub(crate) use metering::{Series, Totals};
+pub use position::{Position, StreamBegin};
 pub use profiles::ProfileSums;
 pub(crate) use profiles::{Ask, Handover};
+pub use resumed::ResumedStream;
 pub(crate) use retained::{FORGOTTEN, Snapshot};
 #[cfg(test)]
 pub(crate) use subscription::STALLED;

@@ -19,7 +19,9 @@ use xray_trace::{
 use super::{
     archive::{Archive, ArchivedBlock, EarlierEvents, FunctionNumbers, NotArchived, segment_bytes},
     clock_watch::ClockWatch,
-    subscription::PublishedBlock,
+    evictions::Evictions,
+    position::{Numbering, Position},
+    subscription::{PublishedBlock, RetainedItem},
 };
 use crate::types::ThreadLoss;
 
@@ -31,8 +33,6 @@ pub(super) const MOST_LOSERS: usize = 16;
 /// the allocator's overhead.
 const BLOCK_COST: u64 = 128;
 pub(super) const THREAD_COST: u64 = 256;
-/// The most dropped blocks whose times are kept: 96 KiB.
-const MOST_EVICTIONS: usize = 1 << 12;
 /// The time after a failed write to the archive in which there is no further one.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Blocks that could not be archived, and are tried again with the next one. The drain waits
@@ -65,6 +65,8 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Default)]
 pub(crate) struct Retained {
     blocks: VecDeque<RetainedBlock>,
+    /// The numbers of `blocks`, and of those before them.
+    numbering: Numbering,
     /// The cost of `blocks` and `threads`.
     bytes: u64,
     events: u64,
@@ -116,13 +118,16 @@ enum Place {
     Memory,
 }
 
-/// The newest blocks that were retained and dropped: thread, number of events, and time of the last
-/// event. For snapshots of a time.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Evictions {
-    newest: VecDeque<(ThreadId, u64, Ticks)>,
-    /// The time of the last event among the dropped blocks that are not in `newest` any more.
-    before: Option<Ticks>,
+/// Retained blocks after a position.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) blocks: Vec<RetainedItem>,
+    /// Events and losses after the position that were dropped, before these blocks.
+    pub(super) dropped: u64,
+    /// The place behind the last of the blocks.
+    pub(super) end: Position,
+    /// True if the newest block is among them.
+    pub(super) is_last: bool,
 }
 
 /// A thread, until nothing of it is retained.
@@ -141,32 +146,6 @@ struct Known {
     ended: bool,
     /// True if an earlier daemon has recorded it. The thread may go on as another one.
     is_earlier: bool,
-}
-
-// === impl Evictions ===
-
-impl Evictions {
-    fn add(&mut self, thread: ThreadId, events: u64, last: Ticks) {
-        if self.newest.len() == MOST_EVICTIONS
-            && let Some((_, _, last)) = self.newest.pop_front()
-        {
-            self.before = self.before.max(Some(last));
-        }
-        self.newest.push_back((thread, events, last));
-    }
-
-    /// The number of events of a thread from `since` on that were dropped, to the precision of a
-    /// block. `None` if it is not known any more.
-    pub(crate) fn since(&self, since: Ticks, thread: ThreadId) -> Option<u64> {
-        if self.before >= Some(since) {
-            return None;
-        }
-        let its = self
-            .newest
-            .iter()
-            .filter(|its| its.0 == thread && its.2 >= since);
-        Some(its.map(|its| its.1).fold(0, u64::saturating_add))
-    }
 }
 
 // === impl Retained ===
@@ -238,8 +217,14 @@ impl Retained {
         .collect()
     }
 
-    /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`.
-    pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) {
+    /// Gives the session and this store their numbers, which positions have.
+    pub(super) fn identify(&mut self, session: u64, store: u64) {
+        self.numbering.identify(session, store);
+    }
+
+    /// Adds a block, and drops the oldest blocks until the rest costs no more than `bytes`. Returns
+    /// the place behind the block.
+    pub(super) fn push(&mut self, published: &PublishedBlock, bytes: u64) -> Position {
         let may_archive = self.retry_at.is_none_or(|at| Instant::now() >= at);
         if may_archive && self.waiting > 0 {
             self.archive_waiting(bytes);
@@ -261,10 +246,13 @@ impl Retained {
             place,
             earlier: None,
         });
+        let position = self.newest();
         self.shrink_to(bytes);
+        position
     }
 
     fn add(&mut self, retained: RetainedBlock) {
+        self.numbering.publish(retained.all_events());
         self.bytes += cost(&retained.block);
         self.events += retained.events;
         self.waiting += usize::from(retained.place == Place::Waiting);
@@ -420,6 +408,67 @@ impl Retained {
             self.evict_from(block.thread, 0, Ticks(0));
             self.leave_place(place);
         }
+        let retained = self.blocks.iter().map(RetainedBlock::all_events);
+        self.numbering.begin_anew(retained);
+    }
+
+    /// The place behind the newest block.
+    pub(super) fn newest(&self) -> Position {
+        self.numbering
+            .newest(self.blocks.back().map(|retained| &retained.block))
+    }
+
+    /// The place before the oldest retained block.
+    pub(super) fn oldest(&self) -> Position {
+        self.numbering.oldest()
+    }
+
+    /// The number of events and losses since this moment that were dropped, as far as it is known.
+    pub(super) fn evicted_since(&self, since: Ticks) -> u64 {
+        self.evictions.all_since(since)
+    }
+
+    /// The place of a position that this daemon or an earlier one has given out. `None`: it is not
+    /// known which blocks come after it.
+    pub(super) fn find(&self, position: &Position) -> Option<Position> {
+        let has_all = self.evicted == 0 && self.numbering.dropped == Default::default();
+        let retained = self.blocks.iter();
+        let retained = retained.map(|retained| (&retained.block, retained.all_events()));
+        self.numbering.find(position, has_all, retained)
+    }
+
+    /// The first blocks after a place of this store, `most` at most.
+    pub(super) fn after(&self, position: &Position, most: usize) -> Piece {
+        let gone = self.numbering.dropped;
+        let mut place = *position;
+        let mut dropped = 0;
+        if place.before.blocks < gone.blocks {
+            dropped = gone.events.saturating_sub(place.before.events);
+            place = self.oldest();
+        }
+        let mut before = place.before;
+        let begin = usize::try_from(before.blocks - gone.blocks).unwrap_or(usize::MAX);
+        let begin = begin.min(self.blocks.len());
+        let end = begin.saturating_add(most).min(self.blocks.len());
+        let blocks = self.blocks.range(begin..end);
+        let blocks = blocks.map(|retained| {
+            before.blocks += 1;
+            before.events = before.events.saturating_add(retained.all_events());
+            RetainedItem {
+                block: retained.block.clone(),
+                events: retained.events,
+                wait: retained.wait,
+                earlier: retained.earlier.clone(),
+                position: self.numbering.behind(&retained.block, before),
+            }
+        });
+        let blocks: Vec<_> = blocks.collect();
+        Piece {
+            end: blocks.last().map_or(place, |last| last.position),
+            blocks,
+            dropped,
+            is_last: end == self.blocks.len(),
+        }
     }
 
     /// Takes out the blocks, if there are no threads.
@@ -427,6 +476,7 @@ impl Retained {
         self.bytes = 0;
         self.events = 0;
         self.waiting = 0;
+        self.numbering.drop_all();
         let blocks = std::mem::take(&mut self.blocks);
         blocks.into_iter().map(|retained| retained.block).collect()
     }
@@ -557,6 +607,7 @@ impl Retained {
             let Some(oldest) = self.blocks.pop_front() else {
                 break;
             };
+            self.numbering.drop_oldest(oldest.all_events());
             self.bytes -= cost(&oldest.block);
             self.events -= oldest.events;
             let events = match oldest.earlier {
@@ -612,6 +663,15 @@ impl Retained {
             self.forgotten_until = self.forgotten_until.max(Some(known.evicted_until));
             self.bytes -= THREAD_COST;
         }
+    }
+}
+
+// === impl RetainedBlock ===
+
+impl RetainedBlock {
+    /// Its events, and the losses that it reports.
+    fn all_events(&self) -> u64 {
+        self.events.saturating_add(self.block.lost)
     }
 }
 

@@ -14,11 +14,12 @@ use std::{
 
 use tokio::sync::{Notify, mpsc};
 use xray_trace::{
-    container::ClosedBlock,
+    container::{Block, ClosedBlock},
     model::{ClockAnchor, EventType, Origin, Thread, ThreadWait, Ticks},
 };
 
-use crate::{lock::lock, store::TracedProcess, types::LeaseId};
+use super::{archive::FunctionNumbers, position::Position, tables::TracedProcess};
+use crate::{lock::lock, types::LeaseId};
 
 /// The most items in the queue of one process; a block has about 20,000 events.
 const CAPACITY: usize = 256;
@@ -52,6 +53,8 @@ pub enum StreamItem {
     Process(Arc<dyn TracedProcess>),
     /// Events of one thread.
     Block(PublishedBlock),
+    /// The same, as they are retained.
+    Retained(RetainedItem),
     /// The counter and the clocks at one moment.
     Anchor(ClockAnchor),
     /// The thread of later blocks.
@@ -77,6 +80,16 @@ pub enum StreamItem {
 // === impl StreamItem ===
 
 impl StreamItem {
+    /// Reads a retained block: it becomes a block, or a loss if its events are damaged. Reads a
+    /// file, and unpacks events.
+    #[must_use]
+    pub fn loaded(self) -> Self {
+        match self {
+            Self::Retained(retained) => retained.loaded(),
+            item => item,
+        }
+    }
+
     /// True for the name of a thread or of a type of events.
     fn is_name(&self) -> bool {
         matches!(self, Self::Thread(_) | Self::EventType(_))
@@ -92,6 +105,21 @@ pub struct PublishedBlock {
     pub user_events: u32,
     /// The waits of the thread in its full ring before these events, if there were any.
     pub wait: Option<ThreadWait>,
+    /// The place behind the block in its session. `None` before it is published.
+    pub position: Option<Position>,
+}
+
+/// A retained block. Its events may be in a file.
+#[derive(Debug, Clone)]
+pub struct RetainedItem {
+    pub(super) block: Block,
+    /// The number of its events of calls and user events.
+    pub(super) events: u64,
+    pub(super) wait: Option<ThreadWait>,
+    /// The ids of its functions, for a block of an earlier daemon.
+    pub(super) earlier: Option<Arc<FunctionNumbers>>,
+    /// The place behind it.
+    pub(super) position: Position,
 }
 
 /// The reader's end of a subscription.
@@ -131,6 +159,8 @@ pub(crate) struct Publisher {
     /// The ticks for which threads wait for room in their full rings, so that the reader loses
     /// less; 0 for none.
     wait: u64,
+    /// True if a full queue ends the subscription. The reader goes on with retained blocks.
+    ends_when_full: bool,
     items: mpsc::Sender<(Source, StreamItem)>,
     side_queue: Arc<SideQueue>,
 }
@@ -163,6 +193,7 @@ pub(crate) fn subscription(
     let publisher = Publisher {
         lease,
         wait,
+        ends_when_full: false,
         items: sender,
         side_queue: Arc::clone(&side_queue),
     };
@@ -171,6 +202,17 @@ pub(crate) fn subscription(
         side_queue,
         left: VecDeque::new(),
         behind: 0,
+    };
+    (publisher, subscription)
+}
+
+/// Both ends of a subscription that ends when its queue is full. The reader gets what is in the
+/// queue. It is for one process.
+pub(super) fn ending_subscription() -> (Publisher, EventSubscription) {
+    let (publisher, subscription) = subscription(1, None, 0);
+    let publisher = Publisher {
+        ends_when_full: true,
+        ..publisher
     };
     (publisher, subscription)
 }
@@ -184,6 +226,7 @@ impl PublishedBlock {
             closed: Arc::new(closed),
             user_events,
             wait: None,
+            position: None,
         }
     }
 
@@ -196,6 +239,46 @@ impl PublishedBlock {
     /// The number of events: those of calls and user events.
     pub fn events(&self) -> u64 {
         u64::from(self.closed.block.calls) + u64::from(self.user_events)
+    }
+}
+
+// === impl RetainedItem ===
+
+impl RetainedItem {
+    /// The number of its events of calls and user events.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
+    fn loaded(self) -> StreamItem {
+        let Self {
+            block,
+            events,
+            wait,
+            earlier,
+            position,
+        } = self;
+        let lost = StreamItem::Lost {
+            events: events.saturating_add(block.lost),
+        };
+        // Another program may change a file.
+        if block.payload.load().is_err() {
+            return lost;
+        }
+        let user_events = events.saturating_sub(u64::from(block.calls));
+        let block = match &earlier {
+            Some(numbers) => numbers.apply(block),
+            None => Some(block),
+        };
+        let Some(block) = block else {
+            return lost;
+        };
+        StreamItem::Block(PublishedBlock {
+            closed: Arc::new(ClosedBlock::unpacked(block)),
+            user_events: u32::try_from(user_events).unwrap_or(u32::MAX),
+            wait,
+            position: Some(position),
+        })
     }
 }
 
@@ -352,6 +435,9 @@ impl ProcessPublisher {
     }
 
     fn overflow(&mut self, item: StreamItem) -> bool {
+        if self.publisher.ends_when_full {
+            return false;
+        }
         let SideQueue {
             lost, kept_bytes, ..
         } = &*self.publisher.side_queue;
@@ -375,6 +461,8 @@ impl ProcessPublisher {
             StreamItem::Lost { events } => {
                 lost.fetch_add(events, Ordering::Relaxed);
             }
+            // Only a reader without a queue has these.
+            StreamItem::Retained(_) => {}
             // The newest anchor is enough. All threads are needed to name later events.
             anchor @ StreamItem::Anchor(_) => {
                 self.kept
@@ -419,6 +507,7 @@ impl Drop for ProcessPublisher {
                 StreamItem::EventType(_) | StreamItem::Anchor(_) => left.len() < MAX_KEPT,
                 StreamItem::Process(_)
                 | StreamItem::Block(_)
+                | StreamItem::Retained(_)
                 | StreamItem::Thread(_)
                 | StreamItem::Begin(_)
                 | StreamItem::Lost { .. } => false,

@@ -1,16 +1,24 @@
 //! Conversion of requests to types of the engine. Values that only a session can check are passed
 //! on.
 
-use std::{num::NonZeroU64, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroU64,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use xray_trace::instr_map::{Candidate, CompiledSelection, Rule, Selection};
+use xray_trace::{
+    instr_map::{Candidate, CompiledSelection, Rule, Selection},
+    model::Ticks,
+};
 use xrayd_proto::v1;
 
 use crate::{
     control::Patterns,
     process::{AttachOptions, Follow, Toggle},
     refusal::{Reason, Refusal},
-    sys::ticks_in,
+    store::{Position, StreamBegin},
+    sys::{ticks_in, ticks_now},
     target::Sleds,
     types::Capture,
     types::{
@@ -50,6 +58,28 @@ pub(crate) fn toggle(
         }
         (Some(from), Wanted::Off) => Ok(Toggle::Release(from)),
     }
+}
+
+/// Where a resumable stream begins.
+pub(crate) fn stream_begin(after: &[u8], since_ns: u64) -> Result<StreamBegin, Refusal> {
+    if !after.is_empty() {
+        let position = Position::from_bytes(after).ok_or_else(|| {
+            let message =
+                "the stream cannot begin after these bytes, which are no position of a trace";
+            Refusal::new(Reason::Limit, message)
+        })?;
+        return Ok(StreamBegin::After(position));
+    }
+    if since_ns == 0 {
+        return Ok(StreamBegin::Now);
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let ago = now
+        .unwrap_or_default()
+        .saturating_sub(Duration::from_nanos(since_ns));
+    let ago = ticks_in(ago)
+        .map_err(|error| Refusal::new(Reason::Io, format!("cannot read the clock: {error}")))?;
+    Ok(StreamBegin::Since(Ticks(ticks_now().0.saturating_sub(ago))))
 }
 
 /// The longest time for which a thread may wait in its full ring.

@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 pub(crate) use functions::capture;
 pub(super) use functions::function;
 pub(super) use inward::{attach_options, matching, toggle};
-pub(crate) use inward::{selection, settings_update, wait_ticks, wanted};
+pub(crate) use inward::{selection, settings_update, stream_begin, wait_ticks, wanted};
 pub(super) use processes::{preflight, process};
 pub(super) use reports::{
     attach_report, detach_refused, detach_report, mistake, settings_report, toggle_refused,

@@ -287,5 +287,7 @@ pub(crate) fn retained(statuses: &[Status], within: Duration) -> v1::TraceChunk 
         ended_early: false,
         begins_file: false,
         sums: Vec::new(),
+        position: Vec::new(),
+        continues: false,
     }
 }
