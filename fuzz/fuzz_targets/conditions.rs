@@ -1,5 +1,5 @@
 //! The command line of `xrayctl`: conditions of triggers and of events, limits, selectors, times,
-//! sizes. Policies, which have these in a file.
+//! sizes. Policies, which have these in a file, and rules of access.
 //!
 //! `xrayctl` has no library, so the target compiles the files that it needs.
 #![no_main]
@@ -33,8 +33,10 @@ use libfuzzer_sys::fuzz_target;
 
 use patterns::Patterns;
 use values::Values;
-use xrayd::parse;
+use xrayd::access::Rules;
+use xrayd::policies::PolicySpec;
 use xrayd::trigger_text::{parse_condition, parse_event_condition, parse_limit};
+use xrayd::{Mistake, parse};
 
 #[derive(Debug, clap::Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
@@ -52,11 +54,12 @@ fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    match kind % 5 {
+    match kind % 6 {
         0 => condition(text),
         1 => selection(text),
         2 => pattern(text),
         3 => numbers(text),
+        5 => file(text),
         _ => event_condition(text),
     }
 });
@@ -126,22 +129,19 @@ fn pattern(text: &str) {
     assert!(words.eq(text.split_whitespace()));
 }
 
-/// A policy that is wrong has a mistake, and each mistake is in the text or right behind it.
-fn policy(text: &str) {
-    let Err(mistakes) = xrayd::policies::PolicySpec::parse(text) else {
-        return;
-    };
-    assert!(!mistakes.is_empty());
+/// A policy, or rules of access. A wrong file has a mistake, and each mistake is in the text or
+/// right behind it.
+fn file(text: &str) {
+    let policy = PolicySpec::parse(text).err();
+    let rules = Rules::parse(text).err();
     let lines = 1..=text.split('\n').count();
-    assert!(
-        mistakes
-            .iter()
-            .all(|it| lines.contains(&it.line) && it.column > 0)
-    );
+    for mistakes in [policy, rules].into_iter().flatten() {
+        let is_inside = |it: &Mistake| lines.contains(&it.line) && it.column > 0;
+        assert!(!mistakes.is_empty() && mistakes.iter().all(is_inside));
+    }
 }
 
 fn numbers(text: &str) {
-    policy(text);
     let _ = parse::pattern(text);
     let _ = parse::follow(text);
     let _ = parse::mode(text);

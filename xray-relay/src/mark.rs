@@ -1,6 +1,7 @@
 //! What the mark of a process says of its stream: up to where the stream is in a file. The next
 //! recorder cuts the file there, and resumes the stream at that position.
 
+use std::cmp::Ordering;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -21,6 +22,21 @@ pub(crate) struct StreamMark {
     bytes: u64,
     /// The position for the daemon, in hexadecimal.
     position: String,
+    /// True if nothing after the position is missing: the policy let the process go, or what is
+    /// missing was noted.
+    #[serde(default)]
+    pub(crate) is_left: bool,
+}
+
+/// What a file has of a stream, up to its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartOfStream {
+    /// The whole file is an earlier one.
+    All,
+    /// So many bytes come before the position.
+    Bytes(u64),
+    /// The file was begun later. What it has comes again.
+    Nothing,
 }
 
 /// The mark of a process, open.
@@ -36,6 +52,7 @@ impl StreamMark {
             file: name_of(file),
             bytes,
             position: digits.collect(),
+            is_left: false,
         }
     }
 
@@ -55,11 +72,21 @@ impl StreamMark {
         bytes.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The bytes of a file before the position. 0 if the stream goes on in an earlier one.
-    pub(crate) fn bytes_of(&self, file: &Path) -> u64 {
-        match self.file == name_of(file) {
-            true => self.bytes,
-            false => 0,
+    /// The same, with a note that nothing after the position is missing.
+    pub(crate) fn left(self) -> Self {
+        Self {
+            is_left: true,
+            ..self
+        }
+    }
+
+    /// What a file has before the position.
+    pub(crate) fn part_of(&self, file: &Path) -> PartOfStream {
+        // Names begin with the date and the time.
+        match name_of(file).cmp(&self.file) {
+            Ordering::Less => PartOfStream::All,
+            Ordering::Equal => PartOfStream::Bytes(self.bytes),
+            Ordering::Greater => PartOfStream::Nothing,
         }
     }
 }
@@ -95,7 +122,7 @@ impl Marker {
         self.0.write_all_at(&line, 0)
     }
 
-    /// Notes that no recorder can resume the stream.
+    /// Notes that no recorder goes on with the stream.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.write(&StreamMark::default())
     }
@@ -118,8 +145,13 @@ mod tests {
             marker.write(&mark).unwrap();
             let read = StreamMark::read(&path).unwrap();
             assert_eq!((read.position().as_slice(), &read), (position, &mark));
-            assert_eq!(read.bytes_of(file), bytes);
-            assert_eq!(read.bytes_of(Path::new("/x/p/2026-11-29/1Z-7.xtrace")), 0);
+            let part_of = |name: &str| read.part_of(&Path::new("/x/p").join(name));
+            assert_eq!(
+                part_of("2026-11-30/1Z-7.xtrace"),
+                PartOfStream::Bytes(bytes)
+            );
+            assert_eq!(part_of("2026-11-29/2Z-7.xtrace"), PartOfStream::All);
+            assert_eq!(part_of("2026-11-30/2Z-7.xtrace"), PartOfStream::Nothing);
             assert_eq!(std::fs::metadata(&path).unwrap().len(), LINE as u64);
         }
         marker.clear().unwrap();

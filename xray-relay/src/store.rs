@@ -4,7 +4,7 @@
 //! its name, and is of no use until it is whole.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Seek as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::firings::{self, Firing};
 use crate::line_file::LineFiles;
 use crate::losses::{self, Loss};
-use crate::mark::{Marker, StreamMark};
+use crate::mark::{Marker, PartOfStream, StreamMark};
 use crate::utc;
 
 /// The folder of a policy with a file for each process that is recorded.
@@ -116,16 +116,8 @@ impl Store {
                 let place = file.pid().map(|pid| this.place(&file.policy, pid));
                 let path = file.path.with_file_name(name);
                 let mark = place.as_ref().and_then(Place::stream_mark);
-                match mark.map(|mark| mark.bytes_of(&path)) {
-                    // The next file has all of it.
-                    Some(0) => fs::remove_file(&file.path)?,
-                    Some(bytes) if bytes < file.bytes => {
-                        let part = OpenOptions::new().write(true).open(&file.path)?;
-                        part.set_len(bytes)?;
-                        fs::rename(&file.path, path)?;
-                    }
-                    Some(_) | None => fs::rename(&file.path, path)?,
-                }
+                let part = mark.map_or(PartOfStream::All, |mark| mark.part_of(&path));
+                finish_part(&file.path, &path, part)?;
                 // The process was recorded up to here.
                 if let Some(place) = place {
                     place.mark(file.modified)?;
@@ -323,6 +315,21 @@ fn make(folder: &Path) -> io::Result<()> {
     })
 }
 
+/// Makes a stream whole of which this part counts. What follows comes in another file.
+fn finish_part(now: &Path, path: &Path, part: PartOfStream) -> io::Result<()> {
+    match part {
+        PartOfStream::Nothing | PartOfStream::Bytes(0) => return fs::remove_file(now),
+        PartOfStream::Bytes(bytes) => {
+            let file = OpenOptions::new().write(true).open(now)?;
+            if bytes < file.metadata()?.len() {
+                file.set_len(bytes)?;
+            }
+        }
+        PartOfStream::All => {}
+    }
+    fs::rename(now, path)
+}
+
 /// Puts a file in the place of an earlier one. At any time there is one of the two, whole.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
@@ -456,12 +463,29 @@ impl Place {
         StreamMark::read(&self.marker().ok()?)
     }
 
-    /// Notes that no recorder goes on with the stream of an earlier one.
-    pub(crate) fn leave_stream(&self) -> io::Result<()> {
-        match self.stream_mark() {
-            Some(_) => Marker::open(&self.marker()?)?.clear(),
-            None => Ok(()),
+    /// Notes that no recorder goes on with the stream of an earlier one. True if some of it may be
+    /// missing.
+    pub(crate) fn end_stream(&self) -> io::Result<bool> {
+        let Some(mark) = self.stream_mark() else {
+            return Ok(false);
+        };
+        Marker::open(&self.marker()?)?.clear()?;
+        Ok(!mark.is_left)
+    }
+
+    /// Notes that nothing after the stream's position is missing. If the policy traces the process
+    /// again, a recorder goes on there. False if there is no stream.
+    pub(crate) fn leave_stream(&self) -> bool {
+        let Some(mark) = self.stream_mark() else {
+            return false;
+        };
+        let written = self
+            .marker()
+            .and_then(|path| Marker::open(&path)?.write(&mark.left()));
+        if let Err(error) = written {
+            tracing::error!(policy = self.policy, pid = self.pid, %error, "cannot mark a process");
         }
+        true
     }
 
     /// The file of the mark.
@@ -580,14 +604,7 @@ impl Recording {
     pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.now, &self.path)?;
         self.is_removed_on_drop = false;
-        let (place, bytes) = (&self.place, self.bytes);
-        place.counters().change(&place.policy, |numbers| {
-            numbers.files += 1;
-            numbers.bytes = numbers.bytes.saturating_add(bytes);
-        });
-        if self.is_period {
-            place.mark(utc::now())?;
-        }
+        self.count(self.bytes)?;
         Ok(self.path.clone())
     }
 
@@ -601,16 +618,28 @@ impl Recording {
         self.bytes
     }
 
-    /// Removes what was written after the first `bytes` bytes.
-    pub(crate) fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        self.file.set_len(bytes)?;
-        self.bytes = self.file.seek(io::SeekFrom::Start(bytes))?;
-        Ok(())
+    /// Makes the file whole, without what was written after the first `bytes` bytes. On an error,
+    /// it can be tried again.
+    pub(crate) fn finish_at(&mut self, bytes: u64) -> io::Result<()> {
+        finish_part(&self.now, &self.path, PartOfStream::Bytes(bytes))?;
+        self.is_removed_on_drop = false;
+        match bytes {
+            0 => Ok(()),
+            bytes => self.count(bytes),
+        }
     }
 
-    /// Removes the file.
-    pub(crate) fn remove(mut self) {
-        self.is_removed_on_drop = true;
+    /// Counts a whole file.
+    fn count(&self, bytes: u64) -> io::Result<()> {
+        let place = &self.place;
+        place.counters().change(&place.policy, |numbers| {
+            numbers.files += 1;
+            numbers.bytes = numbers.bytes.saturating_add(bytes);
+        });
+        match self.is_period {
+            true => place.mark(utc::now()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -678,6 +707,39 @@ mod tests {
         // The disk is full.
         let store = Store::open(&root, u64::MAX, Arc::default()).unwrap();
         assert!(store.place("p", 7).begin(Unfinished::Readable).is_err());
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_ends_where_the_next_one_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = store(dir.path());
+        let place = first.place("p", 7);
+        let day = place.folder().join("2026-11-30");
+        make(&day).unwrap();
+        let [earlier, marked, later] = ["1Z-7", "2Z-7", "3Z-7"].map(|name| day.join(name));
+        for path in [&earlier, &marked, &later] {
+            fs::write(path.with_extension("xtrace.part"), "0123456789").unwrap();
+        }
+        let file = marked.with_extension("xtrace");
+        let marker = Marker::open(&place.marker().unwrap()).unwrap();
+        marker.write(&StreamMark::new(&file, 4, &[1])).unwrap();
+        drop((place, first));
+        let next = store(dir.path());
+        let read = |path: &Path| fs::read_to_string(path.with_extension("xtrace")).ok();
+        assert_eq!(read(&earlier).as_deref(), Some("0123456789"));
+        assert_eq!(read(&marked).as_deref(), Some("0123"));
+        assert_eq!(read(&later), None);
+        assert!(next.files().unwrap().iter().all(|file| !file.is_part()));
+
+        // A file of which nothing counts is no recording.
+        let place = next.place("p", 7);
+        for (bytes, files) in [(0, 2), (2, 3)] {
+            let mut recording = place.begin(Unfinished::Readable).unwrap();
+            recording.write_all(b"abc").unwrap();
+            recording.finish_at(bytes).unwrap();
+            drop(recording);
+            assert_eq!(next.files().unwrap().len(), files);
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: the long versions of those tests that prove little in a short run. Sleds are
 //! switched tens of millions of times under load, attach and detach run in a loop, threads come and
 //! go by the hundred thousand, libraries by the ten thousand. Real programs work for minutes while
-//! tracing comes and goes. Daemons are killed a thousand times, and a systemd boots with the units.
-//! The short versions are in `cargo xtask test`.
+//! tracing comes and goes. Daemons are killed a thousand times, relays and their disks fail again
+//! and again, and a systemd boots with the units. The short versions are in `cargo xtask test`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ const LONG: &[(&str, &[&str])] = &[
             "rseq::",
         ],
     ),
-    ("programs", &["real::", "daemon_kills::"]),
+    ("programs", &["real::", "daemon_kills::", "relay::"]),
 ];
 
 /// The time limit of a round.

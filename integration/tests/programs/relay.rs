@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use integration::{DEADLINE, Fixture, GroundTruth, Target, build, is_root_for, relay, wait_until};
+use integration::{
+    DEADLINE, Fixture, GroundTruth, Target, build, is_root_for, relay, soak, wait_until,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -166,7 +168,8 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(folder: &Path) -> Result<Self> {
-        let options = format!("size=64m,mode=0750,uid={NOBODY},gid={NOBODY}");
+        let mib = soak(64, 2048);
+        let options = format!("size={mib}m,mode=0750,uid={NOBODY},gid={NOBODY}");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &options, "recordings"]);
         let status = mount.arg(folder).status()?;
@@ -327,8 +330,8 @@ fn a_stream_goes_on_where_it_ended() -> Result<()> {
     }
     let fleet = Fleet::new("stream")?;
     let disk = SmallDisk::mount(&fleet.scene.path("recordings"))?;
-    let daemon = fleet.daemon()?;
-    let cli = fleet.scene.with(&daemon)?;
+    let mut daemon = fleet.daemon()?;
+    let mut cli = fleet.scene.with(&daemon)?;
     let mut command = Command::new(&fleet.program);
     command.args(["--threads", "3", "--calls", "0", "--pause", "200"]);
     let mut target = Target::spawn_command(command)?;
@@ -336,33 +339,51 @@ fn a_stream_goes_on_where_it_ended() -> Result<()> {
     // Before there is a relay.
     target.send("go")?;
     std::thread::sleep(Duration::from_millis(300));
-    let relay = fleet.relay(&daemon)?;
+    let mut relay = fleet.relay(&daemon)?;
     let goes_on = |cli: &Cli| -> Result<()> {
         let before = fleet.files(cli)?.len();
         wait_for_files(&fleet, cli, before + 2)
     };
     goes_on(&cli)?;
-    // In the middle of a file.
-    drop(relay);
-    std::thread::sleep(Duration::from_millis(700));
-    let relay = fleet.relay(&daemon)?;
-    goes_on(&cli)?;
-    daemon.kill()?;
-    let daemon = fleet.daemon()?;
-    let cli = fleet.scene.with(&daemon)?;
-    goes_on(&cli)?;
-    cli.ok(["daemon", "restart"])?;
-    goes_on(&cli)?;
-    let id = Pid::from_raw(relay.0.id().cast_signed());
-    kill(id, Signal::SIGSTOP)?;
-    std::thread::sleep(Duration::from_millis(1500));
-    kill(id, Signal::SIGCONT)?;
-    goes_on(&cli)?;
-    disk.fill()?;
-    wait_until(DEADLINE, "the relay has no room", || {
-        Ok(fleet.log().contains("No space left").then_some(()))
+    for _ in 0..soak(1, 40) {
+        // In the middle of a file.
+        drop(relay);
+        std::thread::sleep(Duration::from_millis(700));
+        relay = fleet.relay(&daemon)?;
+        goes_on(&cli)?;
+        daemon.kill()?;
+        daemon = fleet.daemon()?;
+        cli = fleet.scene.with(&daemon)?;
+        goes_on(&cli)?;
+        cli.ok(["daemon", "restart"])?;
+        goes_on(&cli)?;
+        let id = Pid::from_raw(relay.0.id().cast_signed());
+        kill(id, Signal::SIGSTOP)?;
+        std::thread::sleep(Duration::from_millis(1500));
+        kill(id, Signal::SIGCONT)?;
+        goes_on(&cli)?;
+        let told = fleet.log().matches("No space left").count();
+        disk.fill()?;
+        wait_until(DEADLINE, "the relay has no room", || {
+            let count = fleet.log().matches("No space left").count();
+            Ok((count > told).then_some(()))
+        })?;
+        disk.free()?;
+        goes_on(&cli)?;
+    }
+    // The policy lets the process go, and comes back. A client has the session meanwhile.
+    let pid = target.pid().to_string();
+    cli.ok(["enable", &pid, "--glob", "work::*"])?;
+    let [policy, away] = ["policies.d/p.toml", "p.toml"].map(|name| fleet.scene.path(name));
+    fs::rename(&policy, &away)?;
+    cli.ok(["policy", "reload"])?;
+    let mark = fleet.scene.path("recordings/p/.active").join(&pid);
+    wait_until(DEADLINE, "the relay has let the process go", || {
+        let text = fs::read_to_string(&mark)?;
+        Ok(text.contains("\"is_left\":true").then_some(()))
     })?;
-    disk.free()?;
+    fs::rename(&away, &policy)?;
+    cli.ok(["policy", "reload"])?;
     goes_on(&cli)?;
     // The end of the process, with no relay and another daemon.
     drop(relay);
@@ -377,8 +398,6 @@ fn a_stream_goes_on_where_it_ended() -> Result<()> {
     let daemon = fleet.daemon()?;
     let cli = fleet.scene.with(&daemon)?;
     let relay = fleet.relay(&daemon)?;
-    let mark = fleet.scene.path("recordings/p/.active");
-    let mark = mark.join(target.pid().to_string());
     wait_until(DEADLINE, "the relay has written the rest", || {
         Ok((!mark.exists()).then_some(()))
     })?;

@@ -1362,7 +1362,7 @@ pub struct StreamTraceRequest {
     pub after: ::prost::alloc::vec::Vec<u8>,
     /// With `resumable` and without `after`: begin with the events that the daemon retains since this
     /// time, in nanoseconds since the Unix epoch, to the precision of a block. What it has dropped
-    /// since then is in `reader_lost`. 0: begin now.
+    /// since then is in `reader_lost`, or more if the number is not known. 0: begin now.
     #[prost(uint64, tag = "13")]
     pub since_ns: u64,
 }
@@ -1518,7 +1518,7 @@ pub struct TraceChunk {
     #[prost(bytes = "vec", tag = "14")]
     pub position: ::prost::alloc::vec::Vec<u8>,
     /// In StreamTrace with `after`, the same in every chunk: no event is missing between the position
-    /// and this stream, except for those in `reader_lost`.
+    /// and this stream, except for those in `reader_lost`, and for those that were lost in the target.
     #[prost(bool, tag = "15")]
     pub continues: bool,
 }

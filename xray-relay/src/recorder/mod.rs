@@ -65,23 +65,42 @@ pub(crate) async fn run(
     if before.is_none() {
         place.note_begin(unrecorded);
     }
-    if mode != Mode::Stream
-        && let Err(error) = place.leave_stream()
-    {
-        tracing::error!(policy = place.policy, pid = place.pid, %error, "cannot mark a process");
+    if mode != Mode::Stream {
+        end_stream(&place, before);
     }
     let order = orders.clone();
-    match mode {
-        Mode::Stream => {
-            stream::run(daemon, &place, periods, (unrecorded.0, before), orders).await;
+    let is_over = match mode {
+        Mode::Stream => stream::run(daemon, &place, periods, (unrecorded.0, before), orders).await,
+        Mode::Profile => {
+            profile::run(daemon, &place, periods, orders).await;
+            true
         }
-        Mode::Profile => profile::run(daemon, &place, periods, orders).await,
-        Mode::Flight => snapshot::run(daemon, &place, periods, before, orders).await,
+        Mode::Flight => {
+            snapshot::run(daemon, &place, periods, before, orders).await;
+            true
+        }
         // It has no files.
-        Mode::Count | Mode::Unspecified => {}
-    }
-    if *order.borrow() != Order::Pause {
+        Mode::Count | Mode::Unspecified => true,
+    };
+    // The policy may trace a process again that goes on.
+    if *order.borrow() != Order::Pause && (is_over || !place.leave_stream()) {
         place.end_process();
+    }
+}
+
+/// Ends the stream of a process of which the policy records something else from now on.
+fn end_stream(place: &Place, before: Option<Duration>) {
+    let now = utc::now();
+    match place.end_stream() {
+        Ok(false) => {}
+        Ok(true) => {
+            let why = "the policy's mode was changed: the end of the stream may be missing";
+            let times = (before.unwrap_or(now), now);
+            place.note(&Loss::new(place.pid, times, 0, why));
+        }
+        Err(error) => {
+            tracing::error!(policy = place.policy, pid = place.pid, %error, "cannot mark a process");
+        }
     }
 }
 
@@ -90,14 +109,18 @@ pub(crate) async fn run(
 pub(crate) async fn finish(daemon: &Daemon, place: &Place) {
     let now = utc::now();
     let until = place.begin_process().ok().flatten().unwrap_or(now);
+    let mut is_over = true;
     if !profile::rest(daemon, place).await {
         let why = "the process ended, or was traced no more, while no relay recorded";
-        let gap = stream::rest(daemon, place, (until, why.to_owned())).await;
-        if let Some((since, why)) = gap {
+        let rest = stream::rest(daemon, place, (until, why.to_owned())).await;
+        if let Some((since, why)) = rest.gap {
             place.note(&Loss::new(place.pid, (since, now.max(since)), 0, why));
         }
+        is_over = rest.is_over;
     }
-    place.end_process();
+    if is_over || !place.leave_stream() {
+        place.end_process();
+    }
 }
 
 /// The attempts to write the last file of a process.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use xray_trace::{
     instr_map::Selection,
-    model::{ClockAnchor, FunctionId, ModuleId, Process},
+    model::{ClockAnchor, FunctionId, GapCause, ModuleId, Process},
 };
 
 use super::{session_record::SessionKeeper, session_status, switching};
@@ -280,6 +280,9 @@ impl Session {
         let origin = self.kinship().map(|kinship| kinship.origin());
         let items = [Some(process), origin.map(StreamItem::Origin)];
         let store = Arc::clone(&self.source.output);
+        let gaps = self.source.tables.gaps();
+        let is_damaged = gaps.iter().any(|gap| gap.cause == GapCause::DamagedEvents);
+        let begin = (begin, is_damaged);
         ResumedStream::new(store, begin, items.into_iter().flatten(), reader)
     }
 

@@ -3,7 +3,8 @@
 //! `trace_messages`.
 //!
 //! The loop runs at the client's pace. While it waits for the client, the subscription fills up to
-//! its bound, and then drops and counts items, unless threads wait for the client.
+//! its bound, and then drops and counts items, unless threads wait for the client. A stream that
+//! can be resumed takes retained blocks then.
 
 use std::{
     collections::BTreeMap, future::poll_fn, io, pin::pin, sync::Arc, task::Poll, time::Duration,
@@ -305,7 +306,7 @@ impl EventMessages {
             | StreamItem::Until(_) => Piece::Nothing,
             StreamItem::EventType(event_type) => Piece::EventType(event_type),
             StreamItem::Ended => Piece::Ended,
-            StreamItem::Lost { events } => Piece::ReaderLost(events),
+            StreamItem::Lost { events, .. } => Piece::ReaderLost(events),
         }
     }
 }

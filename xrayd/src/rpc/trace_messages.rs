@@ -263,7 +263,10 @@ impl TraceMessages {
                 sessions.remove(source);
                 ended
             }
-            StreamItem::Lost { events } => {
+            StreamItem::Lost { events, position } => {
+                if let Some(at) = &mut self.position {
+                    *at = position.unwrap_or(*at);
+                }
                 if let Some(recorded) = recorded {
                     recorded.miss_blocks();
                 }

@@ -93,19 +93,6 @@ pub(crate) struct EventStore {
 #[derive(Debug)]
 pub(crate) struct ExpectedReader(Arc<EventStore>);
 
-/// The place at which a stream begins.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Beginning {
-    pub(super) at: Position,
-    /// True if nothing is missing between what the reader has got and this place, except for what
-    /// is dropped meanwhile.
-    pub(super) continues: bool,
-    /// Blocks that begin at this time or before are not for the reader, or may be known to it.
-    pub(super) later_than: Option<Ticks>,
-    /// Events and losses before the place that the reader would have got.
-    pub(super) dropped: u64,
-}
-
 // === impl ExpectedReader ===
 
 impl Drop for ExpectedReader {
@@ -465,34 +452,18 @@ impl EventStore {
         lock(&self.retained).identify(session, ticks_now().0);
     }
 
-    /// The place at which a stream begins.
-    pub(super) fn begin_stream(&self, begin: StreamBegin) -> Beginning {
+    /// The place at which a stream begins. True if nothing is missing between what the reader has
+    /// got and this place, except for what is dropped. `is_damaged`: blocks of earlier daemons are
+    /// missing.
+    pub(super) fn begin_stream(&self, begin: StreamBegin, is_damaged: bool) -> (Position, bool) {
         let retained = lock(&self.retained);
-        let now = Beginning {
-            at: retained.newest(),
-            continues: false,
-            later_than: None,
-            dropped: 0,
-        };
-        let oldest = |later_than| Beginning {
-            at: retained.oldest(),
-            later_than: Some(later_than),
-            ..now
-        };
         match begin {
-            StreamBegin::Now => now,
-            StreamBegin::Since(since) => Beginning {
-                dropped: retained.evicted_since(since),
-                ..oldest(since)
-            },
-            StreamBegin::After(after) => match retained.find(&after) {
-                Some(at) => Beginning {
-                    at,
-                    continues: true,
-                    ..now
-                },
-                None => oldest(after.last()),
-            },
+            StreamBegin::Now => (retained.newest(), false),
+            StreamBegin::Since(since) => (retained.since(since), false),
+            StreamBegin::After(after) => {
+                let (at, is_found) = retained.find(&after);
+                (at, is_found && !(is_damaged && retained.is_earlier(&after)))
+            }
         }
     }
 
@@ -783,7 +754,7 @@ mod tests {
         while let Some((_, item)) = subscription.next().await {
             match item {
                 StreamItem::Block(published) => events += published.events(),
-                StreamItem::Lost { events } => lost += events,
+                StreamItem::Lost { events, .. } => lost += events,
                 _ => {}
             }
         }

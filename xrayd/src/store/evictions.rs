@@ -41,9 +41,12 @@ impl Evictions {
         Some(its.map(|its| its.1).fold(0, u64::saturating_add))
     }
 
-    /// The same for all threads, as far as it is known.
-    pub(super) fn all_since(&self, since: Ticks) -> u64 {
+    /// The same for all threads.
+    pub(super) fn all_since(&self, since: Ticks) -> Option<u64> {
+        if self.before >= Some(since) {
+            return None;
+        }
         let late = self.newest.iter().filter(|its| its.2 >= since);
-        late.map(|its| its.1).fold(0, u64::saturating_add)
+        Some(late.map(|its| its.1).fold(0, u64::saturating_add))
     }
 }

@@ -5,7 +5,7 @@ use xray_trace::{container::Block, model::Ticks};
 use super::archive::fingerprint;
 
 /// The bytes of a position for clients.
-const LEN: usize = 48;
+const LEN: usize = 64;
 
 /// A place behind a block of a session, or before its first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,11 @@ pub struct Position {
     /// The fingerprint of the block, and the time of its last event. 0 before the first block.
     fingerprint: u64,
     last: Ticks,
+    /// The time of the latest event before the place. A block can end before an earlier one does,
+    /// for threads publish their blocks at their own pace.
+    latest: Ticks,
+    /// Blocks that begin at this time or before are not for the reader. 0: there are none.
+    pub(super) later_than: Ticks,
 }
 
 /// Where a stream begins.
@@ -44,8 +49,9 @@ pub(super) struct Published {
 pub(super) struct Numbering {
     session: u64,
     store: u64,
-    /// All blocks so far.
+    /// All blocks so far, and the time of their latest event.
     all: Published,
+    latest: u64,
     /// Those that are not retained any more.
     pub(super) dropped: Published,
 }
@@ -62,6 +68,8 @@ impl Position {
             before,
             fingerprint,
             last,
+            latest,
+            later_than,
         } = self;
         let numbers = [
             session,
@@ -70,6 +78,8 @@ impl Position {
             before.events,
             fingerprint,
             last.0,
+            latest.0,
+            later_than.0,
         ];
         numbers.into_iter().flat_map(u64::to_le_bytes).collect()
     }
@@ -90,12 +100,14 @@ impl Position {
             },
             fingerprint: next()?,
             last: Ticks(next()?),
+            latest: Ticks(next()?),
+            later_than: Ticks(next()?),
         })
     }
 
-    /// The time of the last event before the place.
-    pub(super) fn last(&self) -> Ticks {
-        self.last
+    /// The same place, for a reader that gets no blocks which begin at this time or before.
+    pub(super) fn leaving_out(self, later_than: Ticks) -> Self {
+        Self { later_than, ..self }
     }
 
     /// True if this block comes before the place.
@@ -121,9 +133,12 @@ impl Numbering {
         (self.session, self.store) = (session, store);
     }
 
-    /// Counts a block with so many events and losses.
-    pub(super) fn publish(&mut self, events: u64) {
+    /// Counts a block with so many events and losses, up to this time. Returns the time of the
+    /// latest event so far.
+    pub(super) fn publish(&mut self, events: u64, last: Ticks) -> Ticks {
         self.all.add(events);
+        self.latest = self.latest.max(last.0);
+        Ticks(self.latest)
     }
 
     /// Counts the oldest block as dropped.
@@ -139,18 +154,20 @@ impl Numbering {
     /// Counts anew, with these retained blocks. Earlier positions are those of another store.
     pub(super) fn begin_anew(&mut self, retained: impl Iterator<Item = u64>) {
         self.store = self.store.wrapping_add(1);
-        (self.all, self.dropped) = Default::default();
+        self.all = self.dropped;
         retained.for_each(|events| self.all.add(events));
     }
 
-    /// The place behind a block that has so much before its end.
-    pub(super) fn behind(&self, block: &Block, before: Published) -> Position {
+    /// The place behind a block that has so much before its end, up to this time.
+    pub(super) fn behind(&self, block: &Block, before: Published, latest: Ticks) -> Position {
         Position {
             session: self.session,
             store: self.store,
             before,
             fingerprint: fingerprint(block),
             last: block.last,
+            latest,
+            later_than: Ticks(0),
         }
     }
 
@@ -162,42 +179,78 @@ impl Numbering {
             before: self.dropped,
             fingerprint: 0,
             last: Ticks(0),
+            latest: Ticks(0),
+            later_than: Ticks(0),
+        }
+    }
+
+    /// The same, so far before the oldest retained block that this many events and losses come
+    /// between them.
+    pub(super) fn before_oldest(&self, events: u64) -> Position {
+        let oldest = self.oldest();
+        Position {
+            before: Published {
+                blocks: oldest.before.blocks.saturating_sub(events.min(1)),
+                events: oldest.before.events.saturating_sub(events),
+            },
+            ..oldest
         }
     }
 
     /// The place behind the newest block.
     pub(super) fn newest(&self, block: Option<&Block>) -> Position {
         match block {
-            Some(block) => self.behind(block, self.all),
+            Some(block) => self.behind(block, self.all, Ticks(self.latest)),
             None => self.oldest(),
         }
     }
 
+    /// The place at which a stream begins if it is not known which blocks come after an earlier
+    /// position: all that is retained, without what the reader may have. It has nothing of another
+    /// session.
+    pub(super) fn not_found(&self, earlier: &Position, now: Ticks) -> Position {
+        let later_than = match earlier.session == self.session {
+            true => earlier.latest.max(earlier.later_than).min(now),
+            false => Ticks(0),
+        };
+        self.oldest().leaving_out(later_than)
+    }
+
+    /// True if an earlier daemon has given out the position.
+    pub(super) fn is_earlier(&self, position: &Position) -> bool {
+        position.store != self.store
+    }
+
     /// The place of an earlier position among these retained blocks, each with its events and
-    /// losses. `has_all`: no block was ever dropped, also by earlier daemons. `None`: it is not
-    /// known which blocks come after the position.
+    /// losses, and with the time of the latest event up to it. `None`: it is not known which blocks
+    /// come after the position.
     pub(super) fn find<'a>(
         &self,
         earlier: &Position,
-        has_all: bool,
-        retained: impl DoubleEndedIterator<Item = (&'a Block, u64)>,
+        retained: impl DoubleEndedIterator<Item = (&'a Block, u64, Ticks)>,
     ) -> Option<Position> {
         if earlier.session != self.session {
             return None;
         }
+        let found = |at: Position| Position {
+            latest: at.latest.max(earlier.latest),
+            later_than: earlier.later_than,
+            ..at
+        };
         if earlier.store == self.store {
             let Published { blocks, events } = earlier.before;
             let is_here = blocks <= self.all.blocks && events <= self.all.events;
             return is_here.then_some(*earlier);
         }
         if earlier.fingerprint == 0 {
-            return has_all.then(|| self.oldest());
+            let has_all = self.dropped == Published::default();
+            return has_all.then(|| found(self.oldest()));
         }
         // A stream is resumed near its end.
         let mut before = self.all;
-        for (block, events) in retained.rev() {
+        for (block, events, latest) in retained.rev() {
             if earlier.is_behind(block) {
-                return Some(self.behind(block, before));
+                return Some(found(self.behind(block, before, latest)));
             }
             before.blocks -= 1;
             before.events = before.events.saturating_sub(events);
@@ -221,6 +274,8 @@ mod tests {
             },
             fingerprint: 5,
             last: Ticks(6),
+            latest: Ticks(7),
+            later_than: Ticks(8),
         };
         let bytes = position.to_bytes();
         assert_eq!(Position::from_bytes(&bytes), Some(position));

@@ -3,14 +3,14 @@
 //! the retained blocks.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use xray_trace::model::{ThreadId, Ticks};
 
 use super::{
-    event_store::{Beginning, EventStore, ExpectedReader},
+    event_store::{EventStore, ExpectedReader},
     position::{Position, StreamBegin},
     subscription::{EventSubscription, Source, StreamItem, ending_subscription},
 };
@@ -30,14 +30,13 @@ pub struct ResumedStream {
     continues: bool,
     /// The place behind the last block that was taken.
     at: Position,
-    /// Blocks that begin at this time or before are left out. `None`: none are.
-    later_than: Option<Ticks>,
     /// What comes next.
     ready: VecDeque<StreamItem>,
     /// What comes after that. `None` while retained blocks do.
     queue: Option<EventSubscription>,
-    /// The threads that were described.
+    /// The threads that were described, and the names of event types.
     described: HashSet<ThreadId>,
+    named: HashMap<u16, String>,
     has_ended: bool,
     _reader: ExpectedReader,
 }
@@ -45,29 +44,24 @@ pub struct ResumedStream {
 // === impl ResumedStream ===
 
 impl ResumedStream {
-    /// Begins a stream. First come `items`.
+    /// Begins a stream. First come `items`. `is_damaged`: retained blocks of earlier daemons are
+    /// missing.
     pub(crate) fn new(
         store: Arc<EventStore>,
-        begin: StreamBegin,
+        (begin, is_damaged): (StreamBegin, bool),
         items: impl IntoIterator<Item = StreamItem>,
         reader: ExpectedReader,
     ) -> Self {
-        let Beginning {
-            at,
-            continues,
-            later_than,
-            dropped: events,
-        } = store.begin_stream(begin);
-        let lost = (events > 0).then_some(StreamItem::Lost { events });
+        let (at, continues) = store.begin_stream(begin, is_damaged);
         let mut stream = Self {
             store,
             begin: at,
             continues,
             at,
-            later_than,
-            ready: items.into_iter().chain(lost).collect(),
+            ready: items.into_iter().collect(),
             queue: None,
             described: HashSet::new(),
+            named: HashMap::new(),
             has_ended: false,
             _reader: reader,
         };
@@ -98,16 +92,21 @@ impl ResumedStream {
             }
             let Some(queue) = &mut self.queue else {
                 self.take_piece();
+                // All of it may be left out.
+                tokio::task::yield_now().await;
                 continue;
             };
-            let Some((_, item)) = queue.next().await else {
+            let Some((_, mut item)) = queue.next().await else {
                 // It was full.
                 self.queue = None;
                 continue;
             };
-            match &item {
+            match &mut item {
                 StreamItem::Block(published) => {
-                    self.at = published.position.unwrap_or(self.at);
+                    if let Some(position) = &mut published.position {
+                        *position = position.leaving_out(self.at.later_than);
+                        self.at = *position;
+                    }
                     if self.leaves_out(published.closed.block.first) {
                         continue;
                     }
@@ -125,14 +124,15 @@ impl ResumedStream {
         let (publisher, queue) = ending_subscription();
         let publisher = publisher.sender(SOURCE);
         let (piece, threads) = self.store.retained_after(&self.at, PIECE, publisher);
+        self.name_event_types();
         if piece.is_last {
             self.queue = Some(queue);
-            let types = self.store.event_types().into_iter();
-            self.ready.extend(types.map(StreamItem::EventType));
         }
         if piece.dropped > 0 {
-            let events = piece.dropped;
-            self.ready.push_back(StreamItem::Lost { events });
+            self.ready.push_back(StreamItem::Lost {
+                events: piece.dropped,
+                position: Some(piece.begin),
+            });
         }
         for thread in threads {
             if !self.described.contains(&thread.id) {
@@ -148,8 +148,21 @@ impl ResumedStream {
         }
     }
 
+    /// Gives the names of event types that the reader does not have.
+    fn name_event_types(&mut self) {
+        for event_type in self.store.event_types() {
+            let name = self.named.get(&event_type.number);
+            if name != Some(&event_type.name) {
+                self.named
+                    .insert(event_type.number, event_type.name.clone());
+                self.ready.push_back(StreamItem::EventType(event_type));
+            }
+        }
+    }
+
     fn leaves_out(&self, first: Ticks) -> bool {
-        self.later_than.is_some_and(|then| first <= then)
+        let Ticks(then) = self.at.later_than;
+        then > 0 && first.0 <= then
     }
 
     fn note(&mut self, thread: ThreadId) {
@@ -204,7 +217,7 @@ mod tests {
 
         fn from(store: &Arc<EventStore>, begin: StreamBegin) -> Self {
             let reader = store.expect_reader();
-            let stream = ResumedStream::new(Arc::clone(store), begin, [], reader);
+            let stream = ResumedStream::new(Arc::clone(store), (begin, false), [], reader);
             Self {
                 got: Vec::new(),
                 lost: 0,
@@ -223,7 +236,10 @@ mod tests {
                         self.got.push(published.closed.block.first.0);
                         self.position = published.position.unwrap();
                     }
-                    Some(StreamItem::Lost { events }) => self.lost += events,
+                    Some(StreamItem::Lost { events, position }) => {
+                        self.lost += events;
+                        self.position = position.unwrap();
+                    }
                     Some(_) => {}
                     None => return,
                 }
@@ -309,19 +325,24 @@ mod tests {
             (40..100, 7, true, after),
             // It is not: what begins later is new.
             (90..100, 7, false, 90),
-            // Another session of the process has its own blocks.
+            // Another session of the process has its own blocks, also after a reboot, when the
+            // counter begins anew.
             (90..100, 8, false, 90),
+            (2..9, 8, false, 2),
         ] {
             let later = store(u64::MAX);
             later.identify(session);
             later.new_thread(1, String::new());
-            retained.for_each(|number| later.publish(event(number)));
+            retained
+                .clone()
+                .for_each(|number| later.publish(event(number)));
             let mut reader = Reader::new(&later, Some(&position));
             assert_eq!(reader.stream.continues(), continues);
             later.publish(event(100));
             later.close();
             reader.take(usize::MAX).await;
-            let expected: Vec<u64> = (expected..=100).collect();
+            let all: Vec<u64> = retained.chain([100]).collect();
+            let expected: Vec<u64> = all.into_iter().filter(|it| *it >= expected).collect();
             assert_eq!((reader.got, reader.lost), (expected, 0));
         }
         // A block was not in the segments, and is read from its ring again.
@@ -333,16 +354,42 @@ mod tests {
             bytes[32] ^= 1;
             bytes
         });
-        let mut reader = Reader::new(&later, before.as_ref());
-        later.close();
-        reader.take(usize::MAX).await;
-        assert_eq!(reader.got, (after..after + 5).collect::<Vec<_>>());
+        // A reader that comes again before there was a block gets the same.
+        let first = Reader::new(&later, before.as_ref()).stream.begin();
+        for position in [before, Some(first)] {
+            let mut reader = Reader::new(&later, position.as_ref());
+            reader.take(100).await;
+            assert_eq!(reader.got, (after..after + 5).collect::<Vec<_>>());
+        }
+    }
+
+    /// A thread's block can come after those of others, and end before they do.
+    #[tokio::test]
+    async fn a_block_that_is_not_found_stands_for_all_times_before_it() {
+        let [first, later] = [(); 2].map(|()| {
+            let store = store(u64::MAX);
+            store.new_thread(1, String::new());
+            store
+        });
+        let mut reader = Reader::new(&first, None);
+        for number in [100, 50] {
+            first.publish(event(number));
+        }
+        reader.take(10).await;
+        assert_eq!(reader.got, [100, 50]);
+        for number in [100, 120] {
+            later.publish(event(number));
+        }
+        let mut reader = Reader::new(&later, Some(&reader.position));
+        reader.take(10).await;
+        assert_eq!(reader.got, [120]);
+        assert!(!reader.stream.continues());
     }
 
     #[tokio::test]
     async fn a_stream_begins_with_what_is_retained_since_a_moment() {
         for (retained, since, expected, lost) in [
-            (100, 0, 1..100, 0),
+            (100, 0, 0..100, 0),
             (100, 59, 60..100, 0),
             (100, 200, 0..0, 0),
             // Of what was dropped, that is lost which happened since then.

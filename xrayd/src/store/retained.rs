@@ -23,7 +23,7 @@ use super::{
     position::{Numbering, Position},
     subscription::{PublishedBlock, RetainedItem},
 };
-use crate::types::ThreadLoss;
+use crate::{sys::ticks_now, types::ThreadLoss};
 
 /// The most clock anchors that are kept. When there are more, every second one is dropped.
 const MAX_ANCHORS: usize = 4096;
@@ -74,6 +74,8 @@ pub(crate) struct Retained {
     evicted: u64,
     /// The newest dropped blocks.
     evictions: Evictions,
+    /// The time of the last event that an earlier daemon had dropped.
+    evicted_before: Option<Ticks>,
     anchors: Vec<ClockAnchor>,
     /// The counter's faults that the anchors show.
     clock: ClockWatch,
@@ -102,6 +104,8 @@ struct RetainedBlock {
     events: u64,
     /// The waits of its thread before these events.
     wait: Option<ThreadWait>,
+    /// The time of the latest event of all blocks up to this one.
+    latest: Ticks,
     place: Place,
     /// The ids of its functions, for a block of an earlier daemon.
     earlier: Option<Arc<FunctionNumbers>>,
@@ -122,8 +126,10 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) blocks: Vec<RetainedItem>,
-    /// Events and losses after the position that were dropped, before these blocks.
+    /// Events and losses after the position that were dropped, before these blocks, and the place
+    /// behind them.
     pub(super) dropped: u64,
+    pub(super) begin: Position,
     /// The place behind the last of the blocks.
     pub(super) end: Position,
     /// True if the newest block is among them.
@@ -243,6 +249,7 @@ impl Retained {
             block,
             events: published.events(),
             wait: published.wait,
+            latest: Ticks(0),
             place,
             earlier: None,
         });
@@ -251,8 +258,9 @@ impl Retained {
         position
     }
 
-    fn add(&mut self, retained: RetainedBlock) {
-        self.numbering.publish(retained.all_events());
+    fn add(&mut self, mut retained: RetainedBlock) {
+        let events = retained.all_events();
+        retained.latest = self.numbering.publish(events, retained.block.last);
         self.bytes += cost(&retained.block);
         self.events += retained.events;
         self.waiting += usize::from(retained.place == Place::Waiting);
@@ -361,6 +369,14 @@ impl Retained {
                 }
             }
         }
+        if self.evicted > 0 {
+            // They stand for one block.
+            let until = self.threads.values().map(|known| known.evicted_until);
+            self.evicted_before = until.chain(self.forgotten_until).max();
+            let last = self.evicted_before.unwrap_or(Ticks(0));
+            self.numbering.publish(self.evicted, last);
+            self.numbering.drop_oldest(self.evicted);
+        }
         for (ArchivedBlock { block, segment }, numbers) in blocks {
             let events = u64::from(block.calls);
             self.add_lost(block.thread, block.lost);
@@ -368,6 +384,7 @@ impl Retained {
                 block,
                 events,
                 wait: None,
+                latest: Ticks(0),
                 place: Place::Segment(segment),
                 earlier: Some(numbers),
             });
@@ -418,23 +435,36 @@ impl Retained {
             .newest(self.blocks.back().map(|retained| &retained.block))
     }
 
-    /// The place before the oldest retained block.
-    pub(super) fn oldest(&self) -> Position {
-        self.numbering.oldest()
+    /// The place before what happened since this moment.
+    pub(super) fn since(&self, since: Ticks) -> Position {
+        let dropped = match self.evictions.all_since(since) {
+            Some(events) if self.evicted_before < Some(since) => events,
+            // At most so many.
+            _ => {
+                let all = self.overwritten().into_iter();
+                let late = all.filter(|row| row.until >= since);
+                late.filter_map(|row| row.events)
+                    .fold(0, u64::saturating_add)
+            }
+        };
+        self.numbering.before_oldest(dropped).leaving_out(since)
     }
 
-    /// The number of events and losses since this moment that were dropped, as far as it is known.
-    pub(super) fn evicted_since(&self, since: Ticks) -> u64 {
-        self.evictions.all_since(since)
-    }
-
-    /// The place of a position that this daemon or an earlier one has given out. `None`: it is not
-    /// known which blocks come after it.
-    pub(super) fn find(&self, position: &Position) -> Option<Position> {
-        let has_all = self.evicted == 0 && self.numbering.dropped == Default::default();
+    /// The place after a position that this daemon or an earlier one has given out. False if it is
+    /// not known which blocks come after the position.
+    pub(super) fn find(&self, position: &Position) -> (Position, bool) {
         let retained = self.blocks.iter();
-        let retained = retained.map(|retained| (&retained.block, retained.all_events()));
-        self.numbering.find(position, has_all, retained)
+        let retained =
+            retained.map(|retained| (&retained.block, retained.all_events(), retained.latest));
+        match self.numbering.find(position, retained) {
+            Some(at) => (at, true),
+            None => (self.numbering.not_found(position, ticks_now()), false),
+        }
+    }
+
+    /// True if an earlier daemon has given out the position.
+    pub(super) fn is_earlier(&self, position: &Position) -> bool {
+        self.numbering.is_earlier(position)
     }
 
     /// The first blocks after a place of this store, `most` at most.
@@ -444,8 +474,9 @@ impl Retained {
         let mut dropped = 0;
         if place.before.blocks < gone.blocks {
             dropped = gone.events.saturating_sub(place.before.events);
-            place = self.oldest();
+            place = self.numbering.oldest().leaving_out(place.later_than);
         }
+        let first = place;
         let mut before = place.before;
         let begin = usize::try_from(before.blocks - gone.blocks).unwrap_or(usize::MAX);
         let begin = begin.min(self.blocks.len());
@@ -459,7 +490,10 @@ impl Retained {
                 events: retained.events,
                 wait: retained.wait,
                 earlier: retained.earlier.clone(),
-                position: self.numbering.behind(&retained.block, before),
+                position: self
+                    .numbering
+                    .behind(&retained.block, before, retained.latest)
+                    .leaving_out(place.later_than),
             }
         });
         let blocks: Vec<_> = blocks.collect();
@@ -467,6 +501,7 @@ impl Retained {
             end: blocks.last().map_or(place, |last| last.position),
             blocks,
             dropped,
+            begin: first,
             is_last: end == self.blocks.len(),
         }
     }

@@ -74,6 +74,8 @@ pub enum StreamItem {
     Lost {
         /// Their number.
         events: u64,
+        /// The place behind them, if the stream can be resumed.
+        position: Option<Position>,
     },
 }
 
@@ -260,6 +262,7 @@ impl RetainedItem {
         } = self;
         let lost = StreamItem::Lost {
             events: events.saturating_add(block.lost),
+            position: Some(position),
         };
         // Another program may change a file.
         if block.payload.load().is_err() {
@@ -324,7 +327,8 @@ impl EventSubscription {
 
     fn take_lost(&self) -> Option<(Source, StreamItem)> {
         let events = self.side_queue.lost.swap(0, Ordering::Relaxed);
-        (events > 0).then(|| (Source::default(), StreamItem::Lost { events }))
+        let position = None;
+        (events > 0).then(|| (Source::default(), StreamItem::Lost { events, position }))
     }
 
     fn pop_left(&mut self) -> Option<(Source, StreamItem)> {
@@ -458,7 +462,7 @@ impl ProcessPublisher {
                     .saturating_add(published.closed.block.lost);
                 lost.fetch_add(events, Ordering::Relaxed);
             }
-            StreamItem::Lost { events } => {
+            StreamItem::Lost { events, .. } => {
                 lost.fetch_add(events, Ordering::Relaxed);
             }
             // Only a reader without a queue has these.
@@ -558,7 +562,7 @@ mod tests {
         loop {
             match subscription.next().await.unwrap() {
                 (Source(1), StreamItem::Block(_)) => seen += 1,
-                (_, StreamItem::Lost { events }) => lost += events,
+                (_, StreamItem::Lost { events, .. }) => lost += events,
                 (Source(1), StreamItem::Ended) => break,
                 item => panic!("{item:?}"),
             }
