@@ -9,7 +9,8 @@ enum Quotes {
 }
 
 /// Appends a text, quoted in the style of LLVM (19). Also quotes a text with a comma that would end
-/// it, where LLVM forgets the quotes.
+/// it, where LLVM forgets the quotes, and one that ends in a dash of its own, which some parsers
+/// (saphyr-parser 0.3) take for the begin of a list.
 pub(crate) fn push(out: &mut Vec<u8>, text: &str) {
     match quotes(text) {
         Quotes::None => out.extend_from_slice(text.as_bytes()),
@@ -45,6 +46,8 @@ fn quotes(text: &str) -> Quotes {
     let safe = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-^. \t".contains(byte);
     let single = b" \t-".contains(first)
         || b" \t".contains(last)
+        || bytes.ends_with(b" -")
+        || bytes.ends_with(b"\t-")
         || !bytes.iter().all(safe)
         || is_other_type(text);
     if single { Quotes::Single } else { Quotes::None }
@@ -174,5 +177,13 @@ mod tests {
     #[test]
     fn a_comma_does_not_end_a_text() {
         check("a, b", "'a, b'");
+    }
+
+    #[test]
+    fn a_dash_of_its_own_is_quoted_at_the_end() {
+        check("a -", "'a -'");
+        check("a\t-", "'a\t-'");
+        check("a-", "a-");
+        check("a - b", "a - b");
     }
 }
