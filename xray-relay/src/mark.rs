@@ -2,7 +2,7 @@
 //! recorder cuts the file there, and resumes the stream at that position.
 
 use std::cmp::Ordering;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -96,6 +96,26 @@ fn name_of(file: &Path) -> String {
     let date = file.parent().and_then(Path::file_name).unwrap_or_default();
     let name = file.file_name().unwrap_or_default();
     format!("{}/{}", date.to_string_lossy(), name.to_string_lossy())
+}
+
+// === impl PartOfStream ===
+
+impl PartOfStream {
+    /// Makes the file whole: cuts it to this part, and gives it its name. A file of which nothing
+    /// counts is removed.
+    pub(crate) fn finish(self, now: &Path, path: &Path) -> io::Result<()> {
+        match self {
+            Self::Nothing | Self::Bytes(0) => return fs::remove_file(now),
+            Self::Bytes(bytes) => {
+                let file = OpenOptions::new().write(true).open(now)?;
+                if bytes < file.metadata()?.len() {
+                    file.set_len(bytes)?;
+                }
+            }
+            Self::All => {}
+        }
+        fs::rename(now, path)
+    }
 }
 
 // === impl Marker ===

@@ -117,7 +117,7 @@ impl Store {
                 let path = file.path.with_file_name(name);
                 let mark = place.as_ref().and_then(Place::stream_mark);
                 let part = mark.map_or(PartOfStream::All, |mark| mark.part_of(&path));
-                finish_part(&file.path, &path, part)?;
+                part.finish(&file.path, &path)?;
                 // The process was recorded up to here.
                 if let Some(place) = place {
                     place.mark(file.modified)?;
@@ -313,21 +313,6 @@ fn make(folder: &Path) -> io::Result<()> {
         let message = format!("{}: {error}", folder.display());
         io::Error::new(error.kind(), message)
     })
-}
-
-/// Makes a stream whole of which this part counts. What follows comes in another file.
-fn finish_part(now: &Path, path: &Path, part: PartOfStream) -> io::Result<()> {
-    match part {
-        PartOfStream::Nothing | PartOfStream::Bytes(0) => return fs::remove_file(now),
-        PartOfStream::Bytes(bytes) => {
-            let file = OpenOptions::new().write(true).open(now)?;
-            if bytes < file.metadata()?.len() {
-                file.set_len(bytes)?;
-            }
-        }
-        PartOfStream::All => {}
-    }
-    fs::rename(now, path)
 }
 
 /// Puts a file in the place of an earlier one. At any time there is one of the two, whole.
@@ -621,7 +606,7 @@ impl Recording {
     /// Makes the file whole, without what was written after the first `bytes` bytes. On an error,
     /// it can be tried again.
     pub(crate) fn finish_at(&mut self, bytes: u64) -> io::Result<()> {
-        finish_part(&self.now, &self.path, PartOfStream::Bytes(bytes))?;
+        PartOfStream::Bytes(bytes).finish(&self.now, &self.path)?;
         self.is_removed_on_drop = false;
         match bytes {
             0 => Ok(()),

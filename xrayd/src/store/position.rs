@@ -151,7 +151,7 @@ impl Numbering {
         self.dropped = self.all;
     }
 
-    /// Counts anew, with these retained blocks. Earlier positions are those of another store.
+    /// Counts anew, with these retained blocks. Earlier positions belong to another store then.
     pub(super) fn begin_anew(&mut self, retained: impl Iterator<Item = u64>) {
         self.store = self.store.wrapping_add(1);
         self.all = self.dropped;
