@@ -149,6 +149,66 @@ impl Profile {
     }
 }
 
+/// A call that took at least as long as the table says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LongCall {
+    /// The name of the site of its exit.
+    pub site: u32,
+    /// The counter at its end.
+    pub ended: u64,
+    /// Its duration in ticks.
+    pub ticks: u64,
+}
+
+/// The long calls that one thread has noted since a reader has looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LongCalls {
+    /// Those whose notes are there, in the order of their numbers.
+    pub calls: Vec<LongCall>,
+    /// Those whose notes were overwritten or left unfinished.
+    pub missed: u64,
+}
+
+// === impl LongCalls ===
+
+impl LongCalls {
+    /// The number of long calls that were noted in the profile `index`.
+    pub fn noted(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> u64 {
+        Reader::new(memory, geometry, index).header(profile::NOTED)
+    }
+
+    /// Reads the notes of the profile `index` with numbers above `seen`, which then is the number
+    /// of the last one. A note that is being written ends the reading, unless a later one is whole:
+    /// its thread has left it by a jump out of a signal handler.
+    pub fn read(
+        memory: &impl SharedMemory,
+        geometry: Geometry,
+        index: u32,
+        seen: &mut u64,
+    ) -> Self {
+        let reader = Reader::new(memory, geometry, index);
+        let noted = reader.header(profile::NOTED);
+        let mut news = Self::default();
+        // The number may be any. A profile that was emptied begins anew.
+        if noted < *seen {
+            *seen = 0;
+        }
+        let first = noted.saturating_sub(profile::NOTES).max(*seen);
+        news.missed = first - *seen;
+        *seen = first;
+        let mut unfinished = 0;
+        for number in first + 1..=noted {
+            unfinished += 1;
+            if let Some(call) = reader.note(number) {
+                news.missed = news.missed.saturating_add(unfinished - 1);
+                news.calls.push(call);
+                (*seen, unfinished) = (number, 0);
+            }
+        }
+        news
+    }
+}
+
 // === impl CallNumbers ===
 
 impl CallNumbers {
@@ -214,6 +274,22 @@ impl<'a, M: SharedMemory> Reader<'a, M> {
     /// The number of nodes without the root.
     fn nodes(&self) -> u64 {
         self.header(profile::NODES).min(self.region.nodes() - 1)
+    }
+
+    /// The long call with this number, if its note is whole.
+    fn note(&self, number: u64) -> Option<LongCall> {
+        let at = (number - 1) % profile::NOTES * profile::NOTE_BYTES;
+        let field = |field: u64| self.load(self.region.notes_at() + at + field);
+        if field(profile::NOTE_NUMBER) != number {
+            return None;
+        }
+        let call = LongCall {
+            site: low(field(profile::NOTE_NAME)),
+            ended: field(profile::NOTE_ENDED),
+            ticks: field(profile::NOTE_TICKS),
+        };
+        // The thread stores 0 before it writes another call there.
+        (field(profile::NOTE_NUMBER) == number).then_some(call)
     }
 
     fn frames(&self) -> Vec<Frame> {
@@ -395,8 +471,9 @@ pub const fn written_bytes(region: ProfileRegion, limits: Limits) -> u64 {
     let nodes = (limits.nodes as u64) << profile::NODE_SHIFT;
     let blocks = (limits.blocks as u64) << profile::NODE_SHIFT;
     let frames = (limits.open as u64 + 1) << profile::FRAME_SHIFT;
+    let notes = profile::NOTES << profile::NOTE_SHIFT;
     // A page that each part may begin within, and the header.
-    nodes + blocks + frames + 4 * region.places() + 5 * 4096
+    nodes + blocks + frames + 4 * region.places() + notes + 5 * 4096
 }
 
 /// Limits on a profile, as they stand in the table.

@@ -8,11 +8,12 @@ use integration::{DEADLINE, Fixture, GroundTruth, Target, wait_until};
 use xray_trace::analysis::{Filter, Siblings, Side, StackRoots, StackTrie};
 use xray_trace::model::{Missing, Profile};
 use xrayd::{
-    process::{AttachOptions, Profiling},
+    process::{AttachOptions, Firing, Profiling, Trigger},
+    triggers::{CallTime, Condition, Value},
     types::{Mode, Phase, Switch},
 };
 
-use crate::support::{attach_with, detach, read_profile, registry, retained, switch};
+use crate::support::{attach_with, detach, everything, read_profile, registry, retained, switch};
 
 /// Long enough for a thread that other programs delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,6 +174,86 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     drop(feed);
     let kept = session.kept_profile()?.context("nothing is kept")?;
     ensure!(calls(&read_profile(&session, kept)?, &truth)? == truth.calls());
+    detach(&registry, &target)?;
+    Ok(())
+}
+
+/// A trigger that waits for long calls has events recorded beside the sums. Nobody reads them until
+/// a snapshot is taken, and no call is in the sums twice.
+#[test]
+fn sums_go_on_while_a_trigger_waits_for_long_calls() -> Result<()> {
+    let arguments = [
+        "--threads",
+        "3",
+        "--calls",
+        "0",
+        "--seed",
+        "7",
+        "--pause",
+        "200",
+    ];
+    let mut target = Target::spawn(Fixture::Counted, arguments)?;
+    let registry = registry();
+    let session = attach_with(&registry, &target, options(Mode::Profile))?.session;
+    switch(&session, Switch::On)?;
+    let arm = |at_least| -> Result<_> {
+        let condition = Condition::Duration {
+            of: everything(),
+            time: CallTime::Duration,
+            at_least,
+        };
+        let (mut trigger, matches, _) = Trigger::new(vec![condition], 1000)?;
+        ensure!(trigger.arm(&session)?);
+        Trigger::read_all(&session)?;
+        Ok((trigger, matches))
+    };
+    target.send("go")?;
+    let (trigger, mut none) = arm(Duration::from_secs(3600))?;
+    wait_until(DEADLINE, "calls are added up", || {
+        session.kept_profile()?;
+        Ok((session.status().events > 100_000).then_some(()))
+    })?;
+    ensure!(
+        session.status().retained_events == 0,
+        "{:?}",
+        session.status()
+    );
+    ensure!(retained(&session)?.totals().calls > 10_000);
+    // Another trigger needs each event for a while.
+    let (counting, _calls, _) = Trigger::new(vec![Condition::Call(everything())], 1)?;
+    let mut counting = counting;
+    ensure!(counting.arm(&session)?);
+    Trigger::read_all(&session)?;
+    wait_until(DEADLINE, "events are read", || {
+        Ok((session.status().retained_events > 100_000).then_some(()))
+    })?;
+    drop(counting);
+    Trigger::read_all(&session)?;
+    // So does nothing, and then a trigger again, for shorter calls.
+    drop(trigger);
+    Trigger::read_all(&session)?;
+    ensure!(retained(&session)?.totals().lost == 0);
+    let (trigger, mut some) = arm(Duration::from_millis(1))?;
+    let truth = GroundTruth::parse(&target.ask("stop", "result ")?)?;
+    let kept = session.kept_profile()?.context("nothing is kept")?;
+    let profile = read_profile(&session, kept)?;
+    let found = calls(&profile, &truth)?;
+    ensure!(found == truth.calls(), "{found:?}, not {:?}", truth.calls());
+    let status = session.status();
+    ensure!(
+        (status.events, status.lost) == (truth.events(), 0),
+        "{status:?}, {} events",
+        truth.events()
+    );
+    ensure!(none.next_now().is_none());
+    while let Some(hit) = some.next_now() {
+        let Firing { value, .. } = trigger.describe(&hit);
+        ensure!(
+            matches!(value, Value::Duration(ns) if ns >= 1_000_000),
+            "{value:?}"
+        );
+    }
+    drop(trigger);
     detach(&registry, &target)?;
     Ok(())
 }

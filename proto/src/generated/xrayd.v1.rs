@@ -1994,8 +1994,9 @@ pub mod trigger_over {
 /// What a trigger has missed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerMissed {
-    /// Number of calls since the message before that took long enough, but could not be judged: their
-    /// time on or off the processor is not known, or too many came at once.
+    /// Number of calls since the message before that could not be judged. They took long enough, and
+    /// their time on or off the processor is not known, or too many came at once. Or they were not
+    /// recorded, because a budget suppressed their function; then the number is an estimate.
     #[prost(uint64, tag = "1")]
     pub unjudged: u64,
     /// The threads whose context switches cannot be recorded now, as in TriggerArmed.

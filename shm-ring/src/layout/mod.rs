@@ -43,7 +43,7 @@ pub use profile::ProfileRegion;
 
 /// The version of the layout and of the trampolines that are made from it. It changes with each
 /// change of either.
-pub const VERSION: u8 = if SHIFT == 0 { 0x10 } else { 0x90 };
+pub const VERSION: u8 = if SHIFT == 0 { 0x11 } else { 0x91 };
 /// 1 in a build whose layout differs in nearly every place (the feature `shifted-layout`). Tests
 /// use it as another version.
 const SHIFT: u64 = if cfg!(feature = "shifted-layout") {
@@ -127,6 +127,9 @@ pub mod table {
     pub const MOST_BLOCKS: u64 = 148 + 128 * SHIFT;
     /// u32: open calls that a profile may have.
     pub const MOST_OPEN: u64 = 152 + 128 * SHIFT;
+    /// u64: the ticks from which on a call that ends is *long*: its thread notes it in its profile.
+    /// `u64::MAX` for none. Never 0 while calls are added up.
+    pub const LONG_CALL: u64 = 160 + 128 * SHIFT;
     /// The end of the words that are the same in every version.
     pub const COMMON_BYTES: u64 = 120;
     const _: () = assert!(LIVE == 0 && MINE == 8 && CLOSED_AT == 40);
@@ -299,9 +302,9 @@ pub mod rings {
     /// u64: events dropped by threads that found neither a free slot nor a bucket. Producers count
     /// them with a locked increment.
     pub const NO_SLOT: u64 = 0;
-    /// u64: events among them that were reported to the readers of the trace. Written by the
-    /// collector, for the next collector.
-    pub const NO_SLOT_REPORTED: u64 = 8;
+    /// u64: long calls that threads have noted in their profiles (see [`super::profile::NOTED`]).
+    /// Producers count them with a locked increment, after the note.
+    pub const LONG_CALLS: u64 = 8;
     /// u64: the number of times that a producer began to take a bucket. While it is 0, the
     /// collector need not look at the buckets. Producers count with a locked increment.
     pub const BUCKETS_TAKEN: u64 = 16;
@@ -344,6 +347,9 @@ pub mod rings {
     /// u64: the number of collectors that have added up calls of those sums in their own memory,
     /// which no later collector has. Written by the collector.
     pub const SUMS_TAKEN: u64 = 112 + 64 * SHIFT;
+    /// u64: events among those of NO_SLOT that were reported to the readers of the trace. Written
+    /// by the collector, for the next collector.
+    pub const NO_SLOT_REPORTED: u64 = 120 + 64 * SHIFT;
     /// In SUMS_KIND: calls are counted.
     pub const COUNTS: u64 = 1;
     /// In SUMS_KIND: calls are added up by stack.
@@ -764,8 +770,8 @@ mod tests {
                 assert_eq!(counts.counts_offset(g.slots()), profiles.switched_offset());
                 assert_eq!(profiles.profile_offset(0) % 4096, 0);
                 assert_eq!(profiles.profile_offset(g.slots()), g.mark_offset(0));
-                let header_end = profiles.header_at() + profile::HEADER_BYTES;
-                assert!(header_end <= profiles.profile_bytes());
+                let notes_end = profiles.notes_at() + profile::NOTES * profile::NOTE_BYTES;
+                assert!(notes_end <= profiles.profile_bytes());
                 assert!(profiles.blocks() - 1 <= u64::from(u16::MAX));
                 assert!(g.mark_offset(g.slots()) <= g.rings_offset());
                 assert_eq!(

@@ -8,6 +8,8 @@
 //! +3 * size     frame 0, below all calls (32 bytes) | frame 1 | …   open calls, outermost first
 //! +places       places of nodes by caller and site, a u32 each, open addressing
 //! +header       the fields that have no unit in their description below
+//! +notes        note 0 (32 bytes) | note 1 | …   the newest long calls, each in the place of its
+//!               number
 //! ```
 //!
 //! A *place* is the offset of a node in the profile. Where one has [`MORE`] added, the node
@@ -86,8 +88,26 @@ pub const BEGUN_BLOCKS: u64 = 24;
 pub const UNMATCHED: u64 = 32;
 /// u64: calls that are in no node, because too many calls were open or no node was left.
 pub const NOT_FOLLOWED: u64 = 40;
+/// u64: long calls that were noted, or are being noted: calls that took at least
+/// [`LONG_CALL`](super::table::LONG_CALL).
+pub const NOTED: u64 = 48;
 /// Bytes of the header.
 pub const HEADER_BYTES: u64 = 64;
+
+/// Notes of a profile; a power of two.
+pub const NOTES: u64 = 1 << 9;
+/// Bytes of a note.
+pub const NOTE_BYTES: u64 = 32;
+/// log2 of [`NOTE_BYTES`].
+pub const NOTE_SHIFT: u32 = 5;
+/// In a note, u64: the number of the call, the first one is 1; 0 while the note is written.
+pub const NOTE_NUMBER: u64 = 0;
+/// In a note, u64: the counter at the end of the call.
+pub const NOTE_ENDED: u64 = 8;
+/// In a note, u64: the ticks of the call.
+pub const NOTE_TICKS: u64 = 16;
+/// In a note, u32: the name of the exit's site.
+pub const NOTE_NAME: u64 = 24;
 
 /// Entries of the list of switched sites; a power of two. At most half of them are used: enough for
 /// the sites of some ten thousand functions.
@@ -157,6 +177,11 @@ impl ProfileRegion {
     /// The offset in a profile of its header.
     pub const fn header_at(self) -> u64 {
         self.places_at() + 4 * self.places()
+    }
+
+    /// The offset in a profile of the notes of long calls.
+    pub const fn notes_at(self) -> u64 {
+        self.header_at() + HEADER_BYTES
     }
 
     /// log2 of [`ProfileRegion::profile_bytes`].

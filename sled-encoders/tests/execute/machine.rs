@@ -12,7 +12,7 @@ use shm_ring::{
     Consumer, Data, Geometry, Item, Mapping, Producer, SharedMemory,
     layout::{INSIDE_NAMES, LINE_BYTES, NAME_SHIFT, control, filter, profile, rings, slot, table},
     newest::{self, RingCopy},
-    profile::{Limits, Profile},
+    profile::{Limits, LongCalls, Profile},
     view::TICKS,
     word,
 };
@@ -495,6 +495,24 @@ impl Machine {
         self.set_live(1);
         self.table.write64(table::MINE, 1);
         self.limit_profiles(Limits::most(self.geometry));
+        self.set_long_call(u64::MAX);
+    }
+
+    /// Sets the ticks from which on a call is long.
+    pub(crate) fn set_long_call(&self, ticks: u64) {
+        self.table.write64(table::LONG_CALL, ticks);
+    }
+
+    /// The long calls that the home profile has notes of, and the number of the last one.
+    pub(crate) fn long_calls(&self) -> (LongCalls, u64) {
+        let mut seen = 0;
+        let calls = LongCalls::read(&self.view, self.geometry, self.home(), &mut seen);
+        (calls, seen)
+    }
+
+    /// The number of long calls that threads have told of.
+    pub(crate) fn told_long_calls(&self) -> u64 {
+        self.view.load(rings::LONG_CALLS)
     }
 
     /// Sets the limits on a profile.

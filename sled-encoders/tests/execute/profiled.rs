@@ -7,8 +7,9 @@ use std::{
 
 use proptest::{prelude::*, test_runner::TestCaseError};
 use shm_ring::{
-    layout::{profile, slot},
-    profile::{DurationRange, Limits, Profile},
+    Item,
+    layout::{bucket, profile, slot},
+    profile::{DurationRange, Limits, LongCalls, Profile},
 };
 use sled_encoders::x86_64::DispatchMode;
 
@@ -75,8 +76,12 @@ impl Call {
 }
 
 fn adding_up() -> Machine {
+    adding_up_in(DispatchMode::Profile)
+}
+
+fn adding_up_in(dispatch_mode: DispatchMode) -> Machine {
     let machine = Machine::with_profiles();
-    machine.set_dispatch_mode(DispatchMode::Profile);
+    machine.set_dispatch_mode(dispatch_mode);
     machine
 }
 
@@ -165,6 +170,100 @@ fn each_call_is_in_the_sums_of_its_stack() {
     machine.call(Function::Entry, 0, 0);
     let events = machine.drain(&mut machine.consumer(machine.home()));
     assert_eq!(events.len(), 1);
+}
+
+/// In the other mode of adding up, the events are in the ring, too.
+#[test]
+fn calls_are_added_up_and_recorded() {
+    let machine = adding_up_in(DispatchMode::ProfileAndRecord);
+    let inner = Call {
+        entry: Function::Argument,
+        exit: Some(Function::Tail),
+        ..Call::leaf(1)
+    };
+    let call = Call {
+        calls: vec![inner, Call::leaf(2)],
+        ..Call::leaf(0)
+    };
+    let mut expected = Sums::new();
+    for _ in 0..3 {
+        call.make(&machine);
+        call.expect(&machine, &mut Vec::new(), &mut expected);
+    }
+    let profile = machine.profile(machine.home());
+    assert!(is_over(&profile));
+    assert_eq!(sums(&profile), expected);
+    let site = |function, copy| machine.site(function, copy);
+    let once = [
+        site(Function::Entry, 0),
+        site(Function::Argument, 1),
+        site(Function::Tail, 1),
+        site(Function::Entry, 2),
+        site(Function::Exit, 2),
+        site(Function::Exit, 0),
+    ];
+    let events = machine.drain(&mut machine.consumer(machine.home()));
+    let got: Vec<u32> = events
+        .iter()
+        .filter_map(|item| match item {
+            Item::Call { site, .. } => Some(*site),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(got, [once, once, once].concat());
+    // A thread without a slot loses each event once.
+    for index in 0..machine.geometry.slots() {
+        machine.set_slot_owner(index, 1);
+    }
+    call.make(&machine);
+    let buckets = 0..machine.geometry.buckets();
+    let lost: u64 = buckets
+        .map(|index| machine.bucket(index, bucket::LOST))
+        .sum();
+    assert_eq!(lost, once.len() as u64);
+}
+
+/// Calls that take long enough, in the order of their ends, until their notes are overwritten.
+#[test]
+fn long_calls_are_noted() {
+    const LONG: u64 = 3_000_000;
+    let machine = adding_up();
+    let leaf = Call::leaf(1);
+    machine.set_long_call(LONG);
+    leaf.make(&machine);
+    assert_eq!(machine.long_calls(), (LongCalls::default(), 0));
+    let begun = now();
+    machine.call(Function::Entry, 0, 0);
+    leaf.make(&machine);
+    while now() - begun < 2 * LONG {}
+    machine.call(Function::Exit, 0, 0);
+    let ended = now();
+    let (LongCalls { calls, missed }, seen) = machine.long_calls();
+    let [call] = calls[..] else {
+        panic!("{calls:?}")
+    };
+    assert_eq!((missed, seen, machine.told_long_calls()), (0, 1, 1));
+    assert_eq!(call.site, machine.site(Function::Exit, 0));
+    assert!((LONG..=ended - begun).contains(&call.ticks), "{call:?}");
+    assert!((begun + call.ticks..=ended).contains(&call.ended));
+    let outer = &machine.profile(machine.home()).stacks[1];
+    assert_eq!(outer.total, call.ticks);
+    // Without a frame of its own, and more of them than there are notes.
+    machine.reset();
+    machine.limit_profiles(Limits {
+        nodes: 8,
+        ..Limits::most(machine.geometry)
+    });
+    machine.set_long_call(1);
+    for at in 0..2 * profile::NOTES {
+        Call::leaf(u32::try_from(at % 8).unwrap()).make(&machine);
+    }
+    let (LongCalls { calls, missed }, seen) = machine.long_calls();
+    assert_eq!((missed, seen), (profile::NOTES, 2 * profile::NOTES));
+    let sites = calls.iter().map(|call| call.site);
+    let expected = (0..8).map(|copy| machine.site(Function::Exit, copy));
+    let expected = expected.cycle().take(calls.len());
+    assert!(calls.len() as u64 == profile::NOTES && sites.eq(expected));
 }
 
 /// Durations are within an eighth, and the time in a caller includes that in its callees.
@@ -443,7 +542,17 @@ fn a_profile_that_was_written_over_is_harmless() {
 /// itself, or that begins one and leaves it by a jump.
 #[test]
 fn a_handler_at_any_instruction_is_added_up_and_disturbs_nothing() {
-    let machine = adding_up();
+    interrupt_everywhere(DispatchMode::Profile, u64::MAX);
+}
+
+/// The same for calls that are noted, and whose events are recorded.
+#[test]
+fn a_handler_at_any_instruction_of_a_long_call_disturbs_nothing() {
+    interrupt_everywhere(DispatchMode::ProfileAndRecord, 1);
+}
+
+fn interrupt_everywhere(dispatch_mode: DispatchMode, long_call: u64) {
+    let machine = adding_up_in(dispatch_mode);
     let handlers: [&[Function]; 2] = [&[Function::Entry, Function::Exit], &[Function::Entry]];
     let pairs = [
         (Function::Entry, Function::Exit),
@@ -465,6 +574,7 @@ fn a_handler_at_any_instruction_is_added_up_and_disturbs_nothing() {
                 // The call is within another one, so that an outer frame is there.
                 let run = |make: &dyn Fn(usize, Function)| {
                     machine.reset();
+                    machine.set_long_call(long_call);
                     if is_known {
                         machine.call(Function::Entry, 2, 0);
                         at_depth(&|at| {
@@ -509,6 +619,7 @@ fn a_handler_at_any_instruction_is_added_up_and_disturbs_nothing() {
                         (of_handler, is_known, handled.get(), pair.0),
                         &format!("{on:?} {pair:?} {stepped} {place:x?}"),
                     );
+                    assert_eq!(machine.told_long_calls() > 0, long_call == 1);
                 }
                 assert!(reached > 15, "{reached}");
             }
@@ -560,6 +671,12 @@ fn check(
     }
     let last = machine.site(Function::Entry, 3);
     assert_eq!(by_site[&last], (1, 0), "{at}: {profile:x?}");
+    let (long, told) = (machine.long_calls(), machine.told_long_calls());
+    if told > 0 {
+        let finished: u64 = by_site.values().map(|(finished, _)| finished).sum();
+        assert_eq!((long.1, told), (finished, finished), "{at}: {long:?}");
+        assert_eq!((long.0.calls.len() as u64, long.0.missed), (finished, 0));
+    }
     assert!(is_over(&profile), "{at}: {profile:x?}");
 }
 

@@ -9,7 +9,7 @@
 //! | look | how often | for |
 //! |---|---|---|
 //! | prompt | every 2 ms, every 4 ms for 1,000 drains | news that a drain wants at once: a thread fills its ring |
-//! | calm | every 20 ms | news for a live reader or a trigger |
+//! | calm | every 20 ms | news for a live reader or a trigger, such as a long call |
 //! | lazy | every 200 ms | all news that a drain wants |
 //!
 //! The scanner holds no lock while it reads a target's memory.
@@ -70,6 +70,7 @@ pub(super) struct Words {
     activity: u64,
     chunk: u64,
     claim: u64,
+    long_calls: u64,
     /// Losses of threads without a slot.
     slotless: [u64; 2],
 }
@@ -83,6 +84,8 @@ pub(super) struct News {
     pub(super) chunk: bool,
     /// A thread has claimed a slot, or has lost events for lack of one.
     pub(super) threads: bool,
+    /// A long call was noted.
+    pub(super) long_calls: bool,
 }
 
 /// What a resting drain waits for.
@@ -356,6 +359,7 @@ impl News {
             activity: self.activity || other.activity,
             chunk: self.chunk || other.chunk,
             threads: self.threads || other.threads,
+            long_calls: self.long_calls || other.long_calls,
         }
     }
 
@@ -364,6 +368,7 @@ impl News {
         activity: false,
         chunk: false,
         threads: false,
+        long_calls: false,
     };
 
     pub(super) fn is_any(self) -> bool {
@@ -383,6 +388,7 @@ impl Words {
             activity: word(rings::ACTIVITY),
             chunk: word(rings::CHUNK),
             claim: word(rings::CLAIM),
+            long_calls: word(rings::LONG_CALLS),
             slotless: [word(rings::NO_SLOT), word(rings::BUCKETS_TAKEN)],
         }
     }
@@ -392,6 +398,7 @@ impl Words {
         let changed = |at, before| line.peek(at) != before;
         wanted.chunk && changed(rings::CHUNK, self.chunk)
             || wanted.activity && changed(rings::ACTIVITY, self.activity)
+            || wanted.long_calls && changed(rings::LONG_CALLS, self.long_calls)
             || wanted.threads
                 && (changed(rings::CLAIM, self.claim)
                     || changed(rings::NO_SLOT, self.slotless[0])
@@ -402,6 +409,7 @@ impl Words {
     pub(super) fn since(&self, before: &Self) -> News {
         News {
             activity: self.activity != before.activity,
+            long_calls: self.long_calls != before.long_calls,
             chunk: self.chunk != before.chunk,
             threads: self.claim != before.claim || self.slotless != before.slotless,
         }

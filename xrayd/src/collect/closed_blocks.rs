@@ -175,6 +175,7 @@ fn published(does: &[Does], room: &FrameBudget) -> Vec<Arc<ClosedBlock>> {
                 let keeps = EventUses {
                     blocks: !pauses,
                     sums: false,
+                    counts: true,
                 };
                 decoder.keep(keeps, &output);
                 None

@@ -5,8 +5,9 @@
 
 use std::time::Instant;
 
-use shm_ring::{Consumer, Geometry, Producer, newest};
+use shm_ring::{Consumer, Geometry, Item, Producer, Sink as _, newest};
 use xray_trace::analysis::StackSums;
+use xray_trace::model::Ticks;
 
 use super::{
     SiteTable,
@@ -59,6 +60,10 @@ pub(super) struct Ring {
     cursor_seen: u64,
     /// True if the last chore saw a sign of such a jump.
     suspicious: bool,
+    /// True until an event is read that is not dropped: see [`Around::dropped_until`].
+    may_be_old: bool,
+    /// The number of the last long call whose note was read.
+    pub(super) notes_seen: u64,
     /// True once the marks of such a slow path were removed: its context may come back.
     was_unstuck: bool,
     /// The number of chunks that were read when its memory was last looked at, and when some of its
@@ -102,6 +107,10 @@ pub(super) struct Around<'a> {
     pub(super) started: Instant,
     /// True while rings keep the newest events by themselves.
     pub(super) newest: bool,
+    /// True if events that are read count. Otherwise the program's sums have them.
+    pub(super) counts: bool,
+    /// Events before this are dropped.
+    pub(super) dropped_until: Ticks,
     /// True if words stay in the rings until their events are archived.
     pub(super) holds: bool,
     /// The words read from one ring before the next one has its turn.
@@ -129,6 +138,8 @@ impl Ring {
             lost_seen: slots.lost(index),
             cursor_seen: 0,
             suspicious: false,
+            may_be_old: true,
+            notes_seen: 0,
             was_unstuck: false,
             chunks_seen: 0,
             chunks_freed: 0,
@@ -183,8 +194,10 @@ impl Ring {
         if self.consumer.is_some() || self.left || newest::is_taken(rings, geometry, self.index) {
             return;
         }
-        let Unread { overwritten, .. } = self.unread(around.slots);
-        around.output.counters.add_overwritten(overwritten);
+        if around.counts {
+            let Unread { overwritten, .. } = self.unread(around.slots);
+            around.output.counters.add_overwritten(overwritten);
+        }
         (self.words_seen, self.events_seen) = (0, 0);
         let mut consumer = Consumer::resume(rings, geometry, self.index);
         if around.sites.has_events() {
@@ -209,6 +222,12 @@ impl Ring {
             self.words_before = newest::Words::read_until(geometry, consumer.cursor());
             (self.words_seen, self.events_seen) = (0, 0);
         }
+    }
+
+    /// Drops what the ring holds once it is read.
+    pub(super) fn drop_unread(&mut self, slots: &Slots) {
+        self.may_be_old = true;
+        self.forget_words(slots);
     }
 
     /// Stops counting the words written so far as unread.
@@ -315,6 +334,7 @@ impl Ring {
         let now = u64::try_from(around.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let rings = &around.slots.rings;
         let ring_bytes = around.slots.layout.geometry.ring_bytes();
+        self.may_be_old &= around.dropped_until > Ticks(0);
         let step = match around.holds {
             true => MOST_STEP_WORDS.min(ring_bytes / 8 / (4 * HELD_PART)),
             false => around.turn_words,
@@ -322,8 +342,20 @@ impl Ring {
         let begin = consumer.cursor();
         while consumer.cursor() - begin < 8 * around.turn_words {
             let before = consumer.cursor();
-            let sink = decoder.sink(around.sites, around.output);
-            let drained = consumer.drain(rings, producer, now, step, sink);
+            let mut sink = decoder.sink(around.sites, around.output);
+            let drained = match self.may_be_old {
+                false => consumer.drain(rings, producer, now, step, sink),
+                true => {
+                    let is_old = &mut self.may_be_old;
+                    let sink = |item| {
+                        *is_old &= !is_since(&item, around.dropped_until);
+                        if !*is_old {
+                            sink.take(item);
+                        }
+                    };
+                    consumer.drain(rings, producer, now, step, sink)
+                }
+            };
             let is_old = decoder.settle(around.output);
             let held = consumer.held();
             let is_full = around.holds
@@ -418,8 +450,10 @@ impl Ring {
     /// Counts everything that was written to the ring as overwritten, since the drain will not read
     /// it.
     fn write_off(&mut self, around: &Around<'_>) {
-        let Unread { events, .. } = self.unread(around.slots);
-        around.output.counters.add_overwritten(events);
+        if around.counts {
+            let Unread { events, .. } = self.unread(around.slots);
+            around.output.counters.add_overwritten(events);
+        }
         self.forget_words(around.slots);
     }
 
@@ -514,6 +548,15 @@ impl Ring {
         if self.consumer.is_none() {
             newest::finish_taking(&slots.rings, slots.layout.geometry, self.index);
         }
+    }
+}
+
+/// True if the item is an event at this moment or later.
+fn is_since(item: &Item, since: Ticks) -> bool {
+    match item {
+        Item::Call { ticks, .. } => Ticks(*ticks) >= since,
+        Item::Data(data) => Ticks(data.ticks) >= since,
+        Item::Lost(_) | Item::Waited(_) => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{io, ops::Range};
 use shm_ring::{
     Half, Mapping, SharedMemory,
     layout::{self, sums::End},
-    profile::{self, CallNumbers, Profile},
+    profile::{self, CallNumbers, LongCalls, Profile},
 };
 use xray_trace::model::Ticks;
 
@@ -287,6 +287,11 @@ impl Slots {
     /// The words of that profile that change with each event.
     pub(crate) fn profile_state(&self, index: u32) -> [u64; 3] {
         Profile::state(&self.rings, self.layout.geometry, index)
+    }
+
+    /// The long calls that the thread with slot `index` has noted since number `seen`.
+    pub(crate) fn long_calls(&self, index: u32, seen: &mut u64) -> LongCalls {
+        LongCalls::read(&self.rings, self.layout.geometry, index, seen)
     }
 
     /// Writes a part of the sums that outlive the daemon, behind their end.

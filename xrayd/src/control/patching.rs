@@ -3,11 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::Ordering::{self, Relaxed},
+    },
     time::Duration,
 };
 
-use shm_ring::profile::Limits;
+use shm_ring::{layout::table, profile::Limits};
 use xray_trace::model::FunctionId;
 
 use super::{held::Held, shared::Shared, sites::call_site_of, traced::TracedModules};
@@ -43,6 +46,8 @@ pub(crate) struct Patching {
     pub(crate) held: Option<Held>,
     /// The sites of switched functions, while calls are added up in the program.
     pub(crate) switched: SwitchedSites,
+    /// The ticks from which on the program notes calls; `None` before they were written.
+    pub(crate) noted_from: Option<u64>,
     /// True while the session takes over functions that an earlier daemon has left on. They have
     /// been on all the time.
     pub(crate) is_resuming: bool,
@@ -50,7 +55,7 @@ pub(crate) struct Patching {
     pub(crate) has_room_for_rings: bool,
 }
 
-/// Writes the limits on profiles into the table.
+/// Writes the limits on profiles into the table. No call is noted.
 pub(crate) fn limit_profiles(pid: Pid, memory: &Memory, layout: &Layout) -> Result<()> {
     let limits = match memory_room(pid) {
         Some(_) => small_profiles(layout.geometry),
@@ -61,7 +66,9 @@ pub(crate) fn limit_profiles(pid: Pid, memory: &Memory, layout: &Layout) -> Resu
         let written = memory.write(address, &most.to_le_bytes());
         written.map_err(|error| Refusal::from_io(pid, "write to its table", &error))?;
     }
-    Ok(())
+    let address = TargetAddr(layout.table + table::LONG_CALL);
+    let written = memory.write(address, &u64::MAX.to_le_bytes());
+    written.map_err(|error| Refusal::from_io(pid, "write to its table", &error))
 }
 
 // === impl Patching ===
@@ -172,7 +179,7 @@ impl Patching {
             return;
         }
         self.switches().mark(ids);
-        if self.patcher.dispatch_mode() != DispatchMode::Profile || self.is_resuming {
+        if !self.patcher.dispatch_mode().adds_up() || self.is_resuming {
             return;
         }
         let now = ticks_now();
@@ -198,9 +205,31 @@ impl Patching {
     /// false if its control group has no room for the sums.
     pub(super) fn begin_profiles(&mut self) -> Result<bool> {
         limit_profiles(self.target.pid(), &self.memory, &self.layout)?;
+        self.noted_from = Some(u64::MAX);
         self.switched = SwitchedSites::new();
         let drain = self.shared.drain();
         drain.map_or(Ok(false), |drain| drain.begin_profiles(AddUp::Anew))
+    }
+
+    /// Has rings keep the newest events while calls are added up, or drops what they hold.
+    pub(super) fn record_beside(&self, records: bool) -> Result<()> {
+        if self.output.records_beside.swap(records, Relaxed) == records {
+            return Ok(());
+        }
+        self.shared.drain().map_or(Ok(()), |drain| drain.flush())
+    }
+
+    /// Has the program note calls that take at least so many ticks; `u64::MAX` for none.
+    pub(super) fn note_calls_from(&mut self, ticks: u64) -> Result<()> {
+        if self.noted_from == Some(ticks) {
+            return Ok(());
+        }
+        let address = TargetAddr(self.layout.table + table::LONG_CALL);
+        let written = self.memory.write(address, &ticks.to_le_bytes());
+        written
+            .map_err(|error| Refusal::from_io(self.target.pid(), "write to its table", &error))?;
+        self.noted_from = Some(ticks);
+        Ok(())
     }
 
     /// Reads what was added up in the program to its end.

@@ -27,6 +27,7 @@ use crate::{
     quotas::{Resource, Ticket},
     refusal::{Refusal, Result},
     sys::{ns_of, ticks_now},
+    triggers::EventNeed,
     types::{Budget, CallFilter, Filter, Mode, Settings, SettingsUpdate, Wanted},
 };
 
@@ -204,29 +205,46 @@ impl SettingsWriter<'_> {
     /// The drain hangs, or memory cannot be written. Then it is as before.
     pub(super) fn settle_dispatch_mode(&mut self) -> Result<()> {
         let adds_up = self.patching.output.adds_up.load(Ordering::Relaxed);
-        if adds_up != (self.patching.patcher.dispatch_mode() == DispatchMode::Profile) {
+        if adds_up != self.patching.patcher.dispatch_mode().adds_up() {
             // A change has failed halfway.
             self.set_dispatch_mode(DispatchMode::None)?;
             self.patching.end_profiles()?;
         }
         let settings = self.patching.settings();
-        self.set_dispatch_mode(self.wanted_dispatch_mode(&settings))
+        self.set_dispatch_mode(self.wanted_dispatch_mode(&settings))?;
+        match self.patching.patcher.dispatch_mode() {
+            DispatchMode::ProfileAndRecord => self.note_long_calls(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the program note the calls that triggers wait for.
+    fn note_long_calls(&mut self) -> Result<()> {
+        match self.patching.output.triggers.need() {
+            EventNeed::LongCalls(ticks) => self.patching.note_calls_from(ticks),
+            EventNeed::Nothing | EventNeed::Events => Ok(()),
+        }
     }
 
     /// The dispatch mode for these settings. Calls are added up in the program if nothing but sums
-    /// is wanted of them, and if there is room for the sums.
+    /// is wanted of them, and if there is room for the sums. For a trigger that waits for long
+    /// calls, they are recorded, too. No flavour adds up a call and records its values.
     fn wanted_dispatch_mode(&self, settings: &Settings) -> DispatchMode {
         let output = &self.patching.output;
-        match dispatch_mode(settings.mode, &settings.filter) {
-            DispatchMode::None
-                if adds_up(settings)
-                    && !output.is_live()
-                    && self.patching.layout.geometry.has_profiles()
-                    && !output.lacks_room.load(Ordering::Relaxed) =>
-            {
-                DispatchMode::Profile
-            }
-            other => other,
+        let plain = dispatch_mode(settings.mode, &settings.filter);
+        if plain != DispatchMode::None
+            || !adds_up(settings)
+            || output.readers.has_any()
+            || !self.patching.layout.geometry.has_profiles()
+            || output.lacks_room.load(Ordering::Relaxed)
+        {
+            return plain;
+        }
+        let records_values = self.patching.shared.states.functions_with_values() > 0;
+        match output.triggers.need() {
+            EventNeed::Nothing => DispatchMode::Profile,
+            EventNeed::LongCalls(_) if !records_values => DispatchMode::ProfileAndRecord,
+            EventNeed::LongCalls(_) | EventNeed::Events => DispatchMode::None,
         }
     }
 
@@ -328,6 +346,20 @@ impl SettingsWriter<'_> {
         if before == dispatch_mode {
             return Ok(());
         }
+        // Where events are recorded beside the sums, they do not count. Where they count, there are
+        // no sums. Nothing is recorded in between, so no event is taken for one of the other kind.
+        let both = [before, dispatch_mode];
+        if both.contains(&DispatchMode::ProfileAndRecord) && !both.contains(&DispatchMode::Profile)
+        {
+            self.set_dispatch_mode(DispatchMode::Profile)?;
+            if self.patching.patcher.dispatch_mode() != DispatchMode::Profile {
+                // There is no room for the sums.
+                return Ok(());
+            }
+            return self.set_dispatch_mode(dispatch_mode);
+        }
+        let pid = self.patching.target.pid();
+        tracing::debug!(%pid, ?before, to = ?dispatch_mode, "changes how calls are recorded");
         self.governor.measure_anew();
         let set = self.change_dispatch_mode(before, dispatch_mode);
         if set.is_err() {
@@ -348,7 +380,7 @@ impl SettingsWriter<'_> {
         {
             drain.begin_counts()?;
         }
-        if to == DispatchMode::Profile && !self.patching.begin_profiles()? {
+        if to.adds_up() && !before.adds_up() && !self.patching.begin_profiles()? {
             // Not before the next mode is set, or each step would ask again.
             self.patching
                 .output
@@ -356,12 +388,28 @@ impl SettingsWriter<'_> {
                 .store(true, Ordering::Relaxed);
             return Ok(());
         }
+        if to == DispatchMode::ProfileAndRecord {
+            // What was recorded before adding up began counts.
+            self.let_threads_leave();
+            if let Some(drain) = self.patching.shared.drain() {
+                drain.flush()?;
+            }
+            // The rings keep the newest events before there are any.
+            self.patching.record_beside(true)?;
+            self.note_long_calls()?;
+        }
         let set = self.switch_dispatch_mode(before, to);
-        if before == DispatchMode::Profile {
+        if before.adds_up() {
             set?;
             // A thread that is in a trampoline leaves it within the pause.
             self.let_threads_leave();
-            if let Err(refusal) = self.patching.end_profiles() {
+            if before == DispatchMode::ProfileAndRecord {
+                self.patching.note_calls_from(u64::MAX)?;
+                self.patching.record_beside(false)?;
+            }
+            if !to.adds_up()
+                && let Err(refusal) = self.patching.end_profiles()
+            {
                 // The next step tries it again.
                 let pid = self.patching.target.pid();
                 tracing::warn!(%pid, %refusal, "cannot read the last sums of the program");
@@ -397,10 +445,15 @@ impl SettingsWriter<'_> {
         if let Err(refusal) = patching.patcher.set_dispatch_mode(&patching.memory, before) {
             self.warn(&refusal);
         }
-        let profiles = match (to, before) {
-            (DispatchMode::Profile, _) => self.patching.end_profiles(),
+        if before != DispatchMode::ProfileAndRecord
+            && let Err(refusal) = self.patching.record_beside(false)
+        {
+            self.warn(&refusal);
+        }
+        let profiles = match (to.adds_up(), before.adds_up()) {
+            (true, false) => self.patching.end_profiles(),
             // Some gates may have led elsewhere for a moment.
-            (_, DispatchMode::Profile) => self.patching.mark_all_in_program(),
+            (false, true) => self.patching.mark_all_in_program(),
             _ => Ok(()),
         };
         if let Err(refusal) = profiles {
@@ -437,8 +490,10 @@ impl SettingsWriter<'_> {
             switches.mark(&on);
             self.switch_exits_off(&on)?;
         }
-        if to == DispatchMode::Profile {
+        if to.adds_up() {
             switches.mark(&on);
+        }
+        if to.adds_up() && !before.adds_up() {
             // The gates were set one by one. A call of that moment may end in another way than it
             // began.
             self.patching.mark_all_in_program()?;

@@ -38,11 +38,12 @@ use crate::{
 
 const MAGIC: [u8; 8] = [b'x', b'r', b'a', b'y', b'd', 0, 0, layout::VERSION];
 /// All ways that the byte of a gate can lead.
-const WAYS: [(DispatchMode, Enable); 5] = [
+const WAYS: [(DispatchMode, Enable); 6] = [
     (DispatchMode::None, Enable::On),
     (DispatchMode::Count, Enable::On),
     (DispatchMode::Filter, Enable::On),
     (DispatchMode::Profile, Enable::On),
+    (DispatchMode::ProfileAndRecord, Enable::On),
     (DispatchMode::None, Enable::Off),
 ];
 /// Trampolines that are kept assembled. A process chooses its sizes, if it forges a handshake.
@@ -331,33 +332,36 @@ impl Region {
         Ok(there == self.trampolines.code)
     }
 
-    /// True if all flavours have this dispatch mode, and are enabled.
-    pub(crate) fn has_dispatch_mode(
-        &self,
-        memory: &Memory,
-        dispatch_mode: DispatchMode,
-    ) -> io::Result<bool> {
+    /// True if all flavours add calls up, and are enabled. A gate may be on its way from one of
+    /// those dispatch modes to the other.
+    pub(crate) fn adds_up(&self, memory: &Memory) -> io::Result<bool> {
         for gate in &self.trampolines.gates {
             let mut byte = [0];
             memory.read(TargetAddr(gate.address), &mut byte)?;
-            if byte != [gate.byte(dispatch_mode, Enable::On)] {
-                return Ok(false);
+            let modes = [DispatchMode::Profile, DispatchMode::ProfileAndRecord];
+            if modes
+                .map(|mode| [gate.byte(mode, Enable::On)])
+                .contains(&byte)
+            {
+                continue;
             }
+            return Ok(false);
         }
         Ok(true)
     }
 
-    /// Sets the dispatch mode of all flavours, a byte at a time. No thread is stopped for it.
+    /// Sets the dispatch mode of all flavours, which had `before`, a byte at a time. No thread is
+    /// stopped for it. Between two modes that add calls up, each call is added up.
     pub(crate) fn set_dispatch_mode(
         &self,
         memory: &Memory,
-        dispatch_mode: DispatchMode,
+        (before, dispatch_mode): (DispatchMode, DispatchMode),
         enable: Enable,
     ) -> io::Result<()> {
-        for dispatch_mode in [DispatchMode::None, dispatch_mode] {
-            self.set_gates(memory, dispatch_mode, enable, |_| true)?;
+        if !(before.adds_up() && dispatch_mode.adds_up()) {
+            self.set_gates(memory, DispatchMode::None, enable, |_| true)?;
         }
-        Ok(())
+        self.set_gates(memory, dispatch_mode, enable, |_| true)
     }
 
     /// Disables all flavours, or enables them in their dispatch mode.

@@ -468,6 +468,7 @@ pub(crate) fn prepare(
             shared,
             held,
             switched,
+            noted_from: None,
             is_resuming: false,
             has_room_for_rings: false,
         },

@@ -16,8 +16,8 @@ use crate::{
     refusal::{Reason, Refusal, Result},
     sys::{now_anchor, ticks_now},
     triggers::{
-        Condition, EventOrigin, FiringLimiter, LongCalls, MOST_CONDITIONS, MOST_FIRINGS, Match,
-        Matches, TriggerMatcher, Value, limiter,
+        Condition, EventNeed, EventOrigin, FiringLimiter, LongCalls, MOST_CONDITIONS, MOST_FIRINGS,
+        Match, Matches, TriggerMatcher, Value, limiter,
     },
 };
 
@@ -130,7 +130,7 @@ impl Trigger {
         for event_type in session.source.output.event_types() {
             matcher.named(event_type.number, &event_type.name);
         }
-        let sees_events = matcher.sees_events();
+        let sees_events = matcher.need() != EventNeed::Nothing;
         self.armed.push(Armed {
             key,
             session: Arc::downgrade(session),

@@ -31,7 +31,7 @@ use crate::{
     lock::lock,
     sys::ticks_now,
     tasks::LateWaker,
-    triggers::{TriggerMatcher, Triggers},
+    triggers::{EventNeed, TriggerMatcher, Triggers},
     types::Mode,
 };
 
@@ -42,6 +42,9 @@ pub(crate) struct EventUses {
     pub(crate) blocks: bool,
     /// They are added up.
     pub(crate) sums: bool,
+    /// They count as events, and as calls of their functions. Otherwise the program's sums have
+    /// them.
+    pub(crate) counts: bool,
 }
 
 /// The event store of one session.
@@ -66,6 +69,9 @@ pub(crate) struct EventStore {
     pub(crate) limits_overhead: AtomicBool,
     /// True while the drain reads what is added up in the program. Written by the drain.
     pub(crate) adds_up: AtomicBool,
+    /// True while calls that are added up in the program are recorded, too, in rings that keep the
+    /// newest events. Written by the controller.
+    pub(crate) records_beside: AtomicBool,
     /// True if memory is missing for calls to be added up in the program. Written by the drain and
     /// by the controller.
     pub(crate) lacks_room: AtomicBool,
@@ -118,6 +124,7 @@ impl EventStore {
             is_metered: AtomicBool::new(false),
             limits_overhead: AtomicBool::new(false),
             adds_up: AtomicBool::new(false),
+            records_beside: AtomicBool::new(false),
             lacks_room: AtomicBool::new(false),
             mode: AtomicUsize::new(Mode::default().index()),
             retain_bytes: AtomicU64::new(retain_bytes),
@@ -241,7 +248,8 @@ impl EventStore {
         let mut encoder = BlockEncoder::new(thread);
         encoder.push_lost(now, events);
         self.count(thread, 0, events);
-        if self.keeps().sums {
+        let keeps = self.keeps();
+        if keeps.sums || !keeps.counts {
             let sums = StackSums::of_losses(self.profiles.room(), events);
             self.hand_over(thread, Handover::Interim, &sums);
         }
@@ -290,12 +298,19 @@ impl EventStore {
 
     /// True if rings are to keep the newest events by themselves, since no reader wants events.
     pub(crate) fn keeps_newest(&self) -> bool {
-        self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_live()
+        self.records_beside.load(Relaxed)
+            || self.mode() == Mode::Flight && !self.profiles.are_asked_for() && !self.is_live()
     }
 
-    /// True if a live reader or a trigger waits for events.
+    /// True if a live reader or a trigger waits for events that are read.
     pub(crate) fn is_live(&self) -> bool {
-        self.readers.has_any() || self.triggers.see_events()
+        self.readers.has_any()
+            || match self.triggers.need() {
+                EventNeed::Nothing => false,
+                // Threads that add calls up note long ones.
+                EventNeed::LongCalls(_) => !self.adds_up.load(Relaxed),
+                EventNeed::Events => true,
+            }
     }
 
     /// The ticks for which threads wait for room in their full rings; 0 for none. While a limit on
@@ -315,9 +330,11 @@ impl EventStore {
     /// What becomes of events that are read.
     pub(crate) fn keeps(&self) -> EventUses {
         let profile = self.mode() == Mode::Profile;
+        let beside = self.records_beside.load(Relaxed);
         EventUses {
-            blocks: !profile || self.is_live(),
-            sums: profile || self.profiles.are_asked_for(),
+            blocks: !profile || beside || self.is_live(),
+            sums: !beside && (profile || self.profiles.are_asked_for()),
+            counts: !beside,
         }
     }
 

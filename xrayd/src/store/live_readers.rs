@@ -51,7 +51,7 @@ impl LiveReaders {
     }
 
     /// True if there is a reader, or will be one at once.
-    pub(super) fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         let some = |publishers: &Vec<_>| !publishers.is_empty();
         self.coming.load(Relaxed) > 0 || lock(&self.publishers).as_ref().is_some_and(some)
     }

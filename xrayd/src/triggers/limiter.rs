@@ -181,13 +181,13 @@ impl FiringLimiter {
     /// counts as unjudged.
     pub(crate) fn judge_later(&self, call: Match) {
         if self.long_calls.try_send(call).is_err() {
-            self.count_unjudged();
+            self.count_unjudged(1);
         }
     }
 
-    /// It is not known whether a long call meets its condition.
-    pub(crate) fn count_unjudged(&self) {
-        self.unjudged.fetch_add(1, Relaxed);
+    /// It is not known whether so many long calls meet their conditions.
+    pub(crate) fn count_unjudged(&self, calls: u64) {
+        self.unjudged.fetch_add(calls, Relaxed);
     }
 
     pub(crate) fn take_unjudged(&self) -> u64 {

@@ -16,6 +16,7 @@ use xray_trace::{
 };
 
 use super::{
+    EventNeed,
     condition::{CallTime, Condition, DeathWanted},
     limiter::{EventOrigin, FiringLimiter, Match, Value},
     rate::Rate,
@@ -30,6 +31,10 @@ use crate::{
 /// Events of types without a name that are remembered until they have one.
 const MOST_WAITING: usize = 64;
 
+/// The shortest time of calls that the program notes. A thread has room for some hundred notes
+/// between two looks at them, which are up to 20 ms apart.
+const SHORTEST_NOTED: Duration = Duration::from_millis(1);
+
 /// What is watched, and how it is judged.
 #[derive(Debug)]
 pub(crate) struct TriggerMatcher {
@@ -40,6 +45,8 @@ pub(crate) struct TriggerMatcher {
     calls: u8,
     rates: u8,
     functions: Arc<Functions>,
+    /// The least ticks of calls that the program notes for a trigger.
+    shortest_noted: u64,
     /// Nothing that happened before counts.
     since: Ticks,
     key: usize,
@@ -113,6 +120,7 @@ impl TriggerMatcher {
             calls,
             rates,
             functions,
+            shortest_noted: at_least_ticks(SHORTEST_NOTED, frequency),
             since,
             key,
             limiter,
@@ -123,10 +131,23 @@ impl TriggerMatcher {
         Ok(armed)
     }
 
-    /// Whether it has to be shown what happens.
-    pub(crate) fn sees_events(&self) -> bool {
-        let mut checks = self.checks.iter();
-        checks.any(|(check, _)| !matches!(check, Check::Death(_)))
+    /// What it has to be shown.
+    pub(crate) fn need(&self) -> EventNeed {
+        let needs = self.checks.iter().map(|(check, _)| match check {
+            Check::Death(_) => EventNeed::Nothing,
+            Check::Duration(_, least) if *least >= self.shortest_noted => {
+                EventNeed::LongCalls(*least)
+            }
+            Check::Duration(..) | Check::Call | Check::Event(_) | Check::Rate(_) => {
+                EventNeed::Events
+            }
+        });
+        needs.fold(EventNeed::Nothing, EventNeed::and)
+    }
+
+    /// So many calls that may meet a condition were not recorded.
+    pub(crate) fn miss(&self, calls: u64) {
+        self.limiter.count_unjudged(calls);
     }
 
     /// Which functions are watched, those that have come meanwhile among them.
@@ -344,6 +365,7 @@ impl TriggerMatcher {
             calls: 0,
             rates: 0,
             functions: Arc::new(Functions::new(crate::Pid::this())),
+            shortest_noted: 0,
             since: Ticks(0),
             key: 0,
             limiter: Arc::new(limiter),

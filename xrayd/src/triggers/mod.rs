@@ -19,12 +19,12 @@ mod rate;
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use xray_trace::model::EventType;
+use xray_trace::model::{EventType, FunctionId, Ticks};
 
 pub use condition::{CallTime, Condition, DeathWanted, MOST_CONDITIONS};
 pub(crate) use limiter::{EventOrigin, FiringLimiter, limiter};
@@ -37,16 +37,113 @@ use crate::{lock::lock, target::Ending};
 pub const LONGEST_AFTER: Duration = Duration::from_secs(60);
 
 /// What is armed in one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Triggers {
     armed: Mutex<Vec<Arc<TriggerMatcher>>>,
     /// Raised when that changes, for the drain.
     version: AtomicU64,
-    /// One of them has to see events.
-    sees_events: AtomicBool,
+    /// What they need, as [`EventNeed::to_word`].
+    need: AtomicU64,
+}
+
+/// What triggers need to know of what a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventNeed {
+    /// Nothing.
+    Nothing,
+    /// Calls that take at least so many ticks, once they have ended. The program can note them.
+    LongCalls(u64),
+    /// Each event.
+    Events,
+}
+
+/// The armed triggers that have to see events, and the functions that they wait for.
+#[derive(Debug)]
+pub(crate) struct Awaited(Vec<(Arc<TriggerMatcher>, Arc<ConditionMask>)>);
+
+// === impl Awaited ===
+
+impl Awaited {
+    /// True if a trigger waits for calls of this function.
+    pub(crate) fn contains(&self, function: FunctionId) -> bool {
+        self.waiting_for(function).next().is_some()
+    }
+
+    /// A call that began and ended at these moments is over.
+    pub(crate) fn exits(&self, origin: EventOrigin, call: (Ticks, Ticks)) {
+        let Some(function) = origin.function else {
+            return;
+        };
+        for (armed, bits) in self.waiting_for(function) {
+            armed.exits(bits, origin, call);
+        }
+    }
+
+    /// So many calls of this function were not recorded.
+    pub(crate) fn miss(&self, function: FunctionId, calls: u64) {
+        for (armed, _) in self.waiting_for(function) {
+            armed.miss(calls);
+        }
+    }
+
+    /// So many long calls of any function were not recorded.
+    pub(crate) fn miss_any(&self, calls: u64) {
+        for (armed, _) in &self.0 {
+            armed.miss(calls);
+        }
+    }
+
+    fn waiting_for(&self, function: FunctionId) -> impl Iterator<Item = (&TriggerMatcher, u8)> {
+        self.0.iter().filter_map(move |(armed, marks)| {
+            let bits = marks.of(function).unwrap_or(0);
+            (bits != 0).then_some((&**armed, bits))
+        })
+    }
+}
+
+// === impl EventNeed ===
+
+impl EventNeed {
+    const EVENTS: u64 = 0;
+    const NOTHING: u64 = u64::MAX;
+
+    /// What triggers with one of these needs each need together.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Events, _) | (_, Self::Events) => Self::Events,
+            (Self::Nothing, need) | (need, Self::Nothing) => need,
+            (Self::LongCalls(one), Self::LongCalls(other)) => Self::LongCalls(one.min(other)),
+        }
+    }
+
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Events => Self::EVENTS,
+            Self::LongCalls(ticks) => ticks.clamp(Self::EVENTS + 1, Self::NOTHING - 1),
+            Self::Nothing => Self::NOTHING,
+        }
+    }
+
+    fn of_word(word: u64) -> Self {
+        match word {
+            Self::EVENTS => Self::Events,
+            Self::NOTHING => Self::Nothing,
+            ticks => Self::LongCalls(ticks),
+        }
+    }
 }
 
 // === impl Triggers ===
+
+impl Default for Triggers {
+    fn default() -> Self {
+        Self {
+            armed: Mutex::default(),
+            version: AtomicU64::new(0),
+            need: AtomicU64::new(EventNeed::Nothing.to_word()),
+        }
+    }
+}
 
 impl Triggers {
     /// Arms one more.
@@ -64,14 +161,15 @@ impl Triggers {
     }
 
     fn changed(&self, all: &[Arc<TriggerMatcher>]) {
-        let sees_events = all.iter().any(|armed| armed.sees_events());
-        self.sees_events.store(sees_events, Relaxed);
+        let needs = all.iter().map(|armed| armed.need());
+        let need = needs.fold(EventNeed::Nothing, EventNeed::and);
+        self.need.store(need.to_word(), Relaxed);
         self.version.fetch_add(1, Relaxed);
     }
 
-    /// Events have to be read along.
-    pub(crate) fn see_events(&self) -> bool {
-        self.sees_events.load(Relaxed)
+    /// What they need to know.
+    pub(crate) fn need(&self) -> EventNeed {
+        EventNeed::of_word(self.need.load(Relaxed))
     }
 
     /// Grows whenever something else is armed.
@@ -82,8 +180,19 @@ impl Triggers {
     /// Those that have to see events.
     pub(crate) fn seeing(&self) -> Vec<Arc<TriggerMatcher>> {
         let all = lock(&self.armed);
-        let seeing = all.iter().filter(|armed| armed.sees_events());
+        let seeing = all
+            .iter()
+            .filter(|armed| armed.need() != EventNeed::Nothing);
         seeing.cloned().collect()
+    }
+
+    /// Those, and the functions that they wait for now.
+    pub(crate) fn awaited(&self) -> Awaited {
+        let armed = self.seeing().into_iter().map(|armed| {
+            let marks = armed.marks();
+            (armed, marks)
+        });
+        Awaited(armed.collect())
     }
 
     /// How many are armed.

@@ -13,7 +13,18 @@ use crate::trace::read;
 /// it, at the same time, and a little later.
 #[test]
 fn a_slow_call_is_whole_in_the_snapshot() -> Result<()> {
+    a_slow_call_fires("flight")
+}
+
+/// The same where the program adds calls up. It goes on with that, and notes the long ones.
+#[test]
+fn a_slow_call_is_whole_in_the_snapshot_in_mode_profile() -> Result<()> {
+    a_slow_call_fires("profile")
+}
+
+fn a_slow_call_fires(mode: &str) -> Result<()> {
     let mut stage = Stage::new("2")?;
+    stage.cli.ok(["mode", mode])?;
     stage.cli.ok(["enable", "--function", "tick"])?;
     let when = "duration(slow) > 20ms";
     let running = stage.trigger(&["--when", when, "--before", "300ms", "-o", "slow.xtrace"])?;

@@ -29,24 +29,27 @@ fn specs() -> [TrampolineSpec; 4] {
 
 /// The dispatch modes of enabled trampolines. Disabled ones have no more instructions, and a return
 /// before code that no thread comes to.
-const OPEN: [DispatchMode; 4] = [
+const OPEN: [DispatchMode; 5] = [
     DispatchMode::None,
     DispatchMode::Count,
     DispatchMode::Filter,
     DispatchMode::Profile,
+    DispatchMode::ProfileAndRecord,
 ];
 
 /// All states of the gates. While trampolines are disabled, the dispatch mode makes no difference
 /// for a thread that comes, but a thread may be in one already.
-const WAYS: [(DispatchMode, Enable); 8] = [
+const WAYS: [(DispatchMode, Enable); 10] = [
     (DispatchMode::None, Enable::On),
     (DispatchMode::Count, Enable::On),
     (DispatchMode::Filter, Enable::On),
     (DispatchMode::Profile, Enable::On),
+    (DispatchMode::ProfileAndRecord, Enable::On),
     (DispatchMode::None, Enable::Off),
     (DispatchMode::Count, Enable::Off),
     (DispatchMode::Filter, Enable::Off),
     (DispatchMode::Profile, Enable::Off),
+    (DispatchMode::ProfileAndRecord, Enable::Off),
 ];
 
 /// The code in this dispatch mode, enabled or disabled.
@@ -340,9 +343,9 @@ fn every_path_puts_every_register_back() {
                 _ if way.1 == Enable::Off => 8,
                 (_, DispatchMode::Count) => 144,
                 (_, DispatchMode::Profile) => 152,
-                (_, DispatchMode::None) if start == event => 192,
+                (_, DispatchMode::None | DispatchMode::ProfileAndRecord) if start == event => 192,
                 (_, DispatchMode::None) if values.contains(&start) => 280,
-                (_, DispatchMode::None) => 160,
+                (_, DispatchMode::None | DispatchMode::ProfileAndRecord) => 160,
                 (_, DispatchMode::Filter) if start == event => 280,
                 (_, DispatchMode::Filter) if values.contains(&start) => 368,
                 (_, DispatchMode::Filter) => 248,

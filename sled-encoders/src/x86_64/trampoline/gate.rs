@@ -42,6 +42,8 @@ pub enum DispatchMode {
     Filter,
     /// Adding up: calls are added up by stack, and nothing is recorded.
     Profile,
+    /// Adding up and recording: calls are added up by stack, and each event is recorded.
+    ProfileAndRecord,
 }
 
 /// Whether flavours do anything.
@@ -61,9 +63,9 @@ pub struct Gate {
     pub address: u64,
     /// Its value in [`DispatchMode::None`].
     pub off: u8,
-    /// Its values for counting, filtering and adding up; the same as `off` where the gate has no
-    /// part in them.
-    on: [u8; 3],
+    /// Its values for counting, filtering, adding up, and adding up and recording; the same as
+    /// `off` where the gate has no part in them.
+    on: [u8; 4],
     /// Its value while trampolines are disabled; `None` if it stays the same.
     closed: Option<u8>,
 }
@@ -102,7 +104,24 @@ pub(super) struct Ways {
     /// `None` for a flavour that has nothing to count.
     pub(super) count: Option<CodeLabel>,
     /// `None` for a flavour that has nothing to add up.
-    pub(super) profile: Option<CodeLabel>,
+    pub(super) profile: Option<ProfileWay>,
+}
+
+/// The way to adding up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProfileWay {
+    pub(super) start: CodeLabel,
+    /// The code of [`emit_end_of_adding_up`].
+    pub(super) end: CodeLabel,
+}
+
+// === impl DispatchMode ===
+
+impl DispatchMode {
+    /// True if calls are added up.
+    pub const fn adds_up(self) -> bool {
+        matches!(self, Self::Profile | Self::ProfileAndRecord)
+    }
 }
 
 // === impl Gate ===
@@ -116,6 +135,7 @@ impl Gate {
             (_, _, DispatchMode::Count) => self.on[0],
             (_, _, DispatchMode::Filter) => self.on[1],
             (_, _, DispatchMode::Profile) => self.on[2],
+            (_, _, DispatchMode::ProfileAndRecord) => self.on[3],
         }
     }
 
@@ -132,7 +152,7 @@ impl Gate {
         }
     }
 
-    fn new(address: u64, off: u8, on: [Option<u8>; 3]) -> Self {
+    fn new(address: u64, off: u8, on: [Option<u8>; 4]) -> Self {
         let on = on.map(|on| on.unwrap_or(off));
         Self {
             address,
@@ -151,65 +171,77 @@ impl Gate {
 
     /// The first byte of a flavour that counts, and begins with `push rax`.
     pub(super) fn to_close(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, [None; 3]).or_closed()
+        Self::new(start, PUSH_RAX, [None; 4]).or_closed()
     }
 
     /// The first byte of a flavour that has nothing to count, and begins with `push rax`.
     pub(super) fn to_return(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, [Some(RETURN), None, None]).or_closed()
+        Self::new(start, PUSH_RAX, [Some(RETURN), None, None, None]).or_closed()
     }
 
     /// The first byte of a flavour that has nothing to count or to add up, and begins with `push
     /// rax`.
     pub(super) fn to_return_always(start: u64) -> Self {
-        Self::new(start, PUSH_RAX, [Some(RETURN), None, Some(RETURN)]).or_closed()
+        Self::new(start, PUSH_RAX, [Some(RETURN), None, Some(RETURN), None]).or_closed()
     }
 
     /// The first byte of the code of [`emit_skipped`].
     pub(super) fn to_skip(start: u64) -> Self {
-        Self::new(start, TEST, [Some(JUMP_SHORT), None, Some(JUMP_SHORT)]).or_closed()
+        let jump = Some(JUMP_SHORT);
+        Self::new(start, TEST, [jump, None, jump, jump]).or_closed()
+    }
+
+    /// The second byte of the jump of [`emit_end_of_adding_up`].
+    pub(super) fn to_record(at: u64) -> Self {
+        Self::new(at, 0, [None, None, None, Some(WAY_BYTES)])
     }
 }
 
 // === impl JumpPad ===
 
 impl JumpPad {
-    /// Writes the pad's ways into the assembled code, and returns its gates. The gates of the pad
-    /// are first, since they choose before a thread comes to them.
+    /// Writes the pad's ways into the assembled code, and returns its gates. `done` is the end of
+    /// the flavour. Gates that choose among ways are first, since they choose before a thread comes
+    /// to them.
     pub(super) fn finish(
         &self,
         code: &mut [u8],
         origin: u64,
-        ways: Ways,
+        (ways, done): (Ways, CodeLabel),
         at: impl Fn(&CodeLabel) -> Result<u64>,
     ) -> Result<Vec<Gate>> {
         let pad = at(&self.pad)?;
-        let targets = [Some(ways.filter), ways.count, ways.profile];
-        for (number, target) in (0..).zip(targets) {
-            let Some(target) = target else {
-                continue;
-            };
-            let end = pad + CHOICE_AT + 1 + u64::from(WAY_BYTES) * (number + 1);
-            let distance = at(&target)?.wrapping_sub(end).cast_signed();
+        let profile = ways.profile.map(|way| way.start);
+        let targets = [Some(ways.filter), ways.count, profile];
+        let jump = |code: &mut [u8], end: u64, target: u64| {
+            let distance = target.wrapping_sub(end).cast_signed();
             let distance = i32::try_from(distance).expect("trampolines fit some pages");
             let place = usize::try_from(end - 4 - origin).expect("it lies in the code");
             code[place..place + 4].copy_from_slice(&distance.to_le_bytes());
+        };
+        for (number, target) in (0..).zip(targets) {
+            if let Some(target) = target {
+                let end = pad + CHOICE_AT + 1 + u64::from(WAY_BYTES) * (number + 1);
+                jump(code, end, at(&target)?);
+            }
+        }
+        let mut gates = Vec::new();
+        if let Some(way) = ways.profile {
+            let choice = at(&way.end)? + CHOICE_AT;
+            jump(code, choice + 1 + u64::from(WAY_BYTES), at(&done)?);
+            gates.push(Gate::to_record(choice));
         }
         let gate = at(&self.gate)?;
         let place = usize::try_from(gate - origin).expect("it lies in the code");
         assert_eq!(code[place..place + 2], MOVE, "the gate's instruction");
         assert_eq!(gate + 2 - TO_PAD as u64, pad, "where its jump leads");
-        let to = [ways.count, Some(ways.filter), ways.profile];
+        let to = [ways.count, Some(ways.filter), profile, profile];
         let jumps = to.map(|way| way.map(|_| JUMP_SHORT));
-        let choices = [
-            ways.count.map(|_| WAY_BYTES),
-            None,
-            ways.profile.map(|_| 2 * WAY_BYTES),
-        ];
-        Ok(vec![
-            Gate::new(pad + CHOICE_AT, 0, choices),
-            Gate::new(gate, MOVE[0], jumps),
-        ])
+        let to_profile = ways.profile.map(|_| 2 * WAY_BYTES);
+        let choices = [ways.count.map(|_| WAY_BYTES), None, to_profile, to_profile];
+        gates.push(Gate::new(pad + CHOICE_AT, 0, choices));
+        gates.push(Gate::new(gate, MOVE[0], jumps));
+        Ok(gates)
     }
 }
 
@@ -241,6 +273,16 @@ pub(super) fn emit_gate(a: &mut CodeAssembler, pad: CodeLabel) -> Result<JumpPad
     a.mov(ecx, eax)?;
     a.set_label(&mut resume)?;
     Ok(JumpPad { pad, gate, resume })
+}
+
+/// Emits the end of the way to adding up: a jump to the end of the flavour. Its gate leads behind
+/// that jump, to what records the event.
+pub(super) fn emit_end_of_adding_up(a: &mut CodeAssembler) -> Result<CodeLabel> {
+    let mut end = a.create_label();
+    a.set_label(&mut end)?;
+    a.db(&[JUMP_SHORT, 0])?;
+    a.db(&[JUMP, 0, 0, 0, 0])?;
+    Ok(end)
 }
 
 /// Emits a cache line that ends with a jump to `way`. The gate that leads to it is at the start of

@@ -303,7 +303,8 @@ impl Trampolines {
         let mut gates = Vec::new();
         let mut code = made.inner.code_buffer.clone();
         for (part, ways) in parts.iter().zip(ways) {
-            gates.extend(part.pad.finish(&mut code, spec.origin, ways, at)?);
+            let ends = (ways, part.done);
+            gates.extend(part.pad.finish(&mut code, spec.origin, ends, at)?);
         }
         let with_values = with.into_iter().chain([at(&result)?]);
         gates.extend(with_values.map(Gate::to_skip));
@@ -383,10 +384,7 @@ fn emit_ways(
     a.call(filter.of(part.happening))?;
     a.test(eax, eax)?;
     a.jz(part.done)?;
-    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
-    a.mov(r11, spec.table + HEADER_BYTES)?;
-    a.mov(ecx, eax)?;
-    a.jmp(part.pad.resume)?;
+    emit_resume(a, spec, part)?;
     let counts = match part.happening {
         Happening::Entry => true,
         Happening::EntryWithArguments => !part.has_values,
@@ -400,6 +398,14 @@ fn emit_ways(
         count: count.transpose()?,
         profile: profile.transpose()?,
     })
+}
+
+/// Goes on with the hot path of a flavour, after one of its ways.
+fn emit_resume(a: &mut CodeAssembler, spec: &TrampolineSpec, part: &Part) -> Result<()> {
+    a.mov(eax, dword_ptr(spec.tid_offset).fs())?;
+    a.mov(r11, spec.table + HEADER_BYTES)?;
+    a.mov(ecx, eax)?;
+    a.jmp(part.pad.resume)
 }
 
 fn align(a: &mut CodeAssembler, spec: &TrampolineSpec) -> Result<()> {

@@ -30,13 +30,17 @@ use iced_x86::code_asm::{
     ecx, edi, edx, esi, ptr, qword_ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, rsp, word_ptr,
 };
 use shm_ring::layout::{
-    HEADER_BYTES, LINE_SHIFT, ProfileRegion, profile, slot,
-    table::{MINE, MOST_OPEN, SWITCHED},
+    HEADER_BYTES, LINE_SHIFT, ProfileRegion, profile, rings, slot,
+    table::{LONG_CALL, MINE, MOST_OPEN, SWITCHED},
 };
 
 use super::{
-    Part, Result, TrampolineSpec, field32, field64, filter::Happening, labels,
-    profile_slow::ProfileSlow, small,
+    Part, Result, TrampolineSpec, emit_resume, field32, field64,
+    filter::Happening,
+    gate::{ProfileWay, emit_end_of_adding_up},
+    labels,
+    profile_slow::ProfileSlow,
+    small,
 };
 
 /// Two neighbouring calls that are further apart belong to different stacks.
@@ -58,7 +62,7 @@ pub(super) fn emit_way(
     spec: &TrampolineSpec,
     part: &Part,
     slow: &ProfileSlow,
-) -> Result<CodeLabel> {
+) -> Result<ProfileWay> {
     let region = spec.geometry.profile_region();
     let [mut start, mut slowly, mut leave] = labels(a);
     let [far, outermost, other, known] = labels(a);
@@ -89,24 +93,31 @@ pub(super) fn emit_way(
     };
     let is_exit = part.happening == Happening::Exit;
     match is_exit {
-        true => emit_exit(a, region, at, ways, slow)?,
+        true => emit_exit(a, spec, at, ways, slow)?,
         false => emit_entry(a, region, at, ways)?,
     }
     a.set_label(&mut leave)?;
     for register in KEPT.into_iter().rev() {
         a.pop(register)?;
     }
-    a.jmp(part.done)?;
+    let end = emit_end_of_adding_up(a)?;
+    emit_resume(a, spec, part)?;
     a.set_label(&mut slowly)?;
     a.lea(rdx, ptr(rsp + at.name))?;
     a.lea(r8, ptr(rsp + at.stack))?;
     a.call(if is_exit { slow.exit } else { slow.entry })?;
-    a.jmp(leave)?;
+    a.test(eax, eax)?;
+    a.jnz(leave)?;
+    // It would count as lost once more.
+    for register in KEPT.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.jmp(part.done)?;
     if !is_exit {
         emit_far(a, ways)?;
         emit_other(a, region, at, ways)?;
     }
-    Ok(start)
+    Ok(ProfileWay { start, end })
 }
 
 /// Distances above the stack pointer.
@@ -337,12 +348,13 @@ pub(super) fn emit_hash(
 
 fn emit_exit(
     a: &mut CodeAssembler,
-    region: ProfileRegion,
+    spec: &TrampolineSpec,
     at: NamePlace,
     Ways { slowly, leave, .. }: Ways,
     slow: &ProfileSlow,
 ) -> Result<()> {
-    let mut again = a.create_label();
+    let region = spec.geometry.profile_region();
+    let [mut again, mut long, mut add] = labels(a);
     let fork = Fork {
         mine: qword_ptr(r11 + header(MINE)),
         leave,
@@ -375,7 +387,41 @@ fn emit_exit(
     a.mov(dword_ptr(r9 + of_frame(profile::GUESS, -1)), eax)?;
     a.and(ecx, place_mask(region))?;
     a.lea(r9, ptr(r10 + rcx))?;
-    emit_duration(a, region, fork, slow.block)
+    a.cmp(r8, qword_ptr(r11 + header(LONG_CALL)))?;
+    a.jae(long)?;
+    a.set_label(&mut add)?;
+    emit_duration(a, region, fork, slow.block)?;
+    a.set_label(&mut long)?;
+    a.mov(edi, dword_ptr(rsp + at.name))?;
+    emit_note(a, spec, fork)?;
+    a.jmp(add)
+}
+
+/// Notes a long call: r8 = its duration, rsi = the counter at its end, edi = the name of its exit's
+/// site. Keeps r8 to r11 and rsi.
+pub(super) fn emit_note(a: &mut CodeAssembler, spec: &TrampolineSpec, fork: Fork) -> Result<()> {
+    let region = spec.geometry.profile_region();
+    fork.emit(a)?;
+    a.mov(ecx, 1)?;
+    // No lock prefix: only this thread and its signal handlers write it.
+    a.xadd(qword_ptr(r10 + of_profile(region, profile::NOTED)), rcx)?;
+    a.mov(eax, ecx)?;
+    a.and(eax, small(profile::NOTES - 1))?;
+    a.shl(eax, profile::NOTE_SHIFT)?;
+    a.lea(rdx, ptr(r10 + rax + small(region.notes_at())))?;
+    a.inc(rcx)?;
+    // The number is 0 while the rest changes, and is there last.
+    fork.emit(a)?;
+    a.mov(field64(rdx, profile::NOTE_NUMBER), 0)?;
+    fork.emit(a)?;
+    a.mov(field64(rdx, profile::NOTE_ENDED), rsi)?;
+    a.mov(field64(rdx, profile::NOTE_TICKS), r8)?;
+    a.mov(field32(rdx, profile::NOTE_NAME), edi)?;
+    fork.emit(a)?;
+    a.mov(field64(rdx, profile::NOTE_NUMBER), rcx)?;
+    a.mov(rax, spec.rings + rings::LONG_CALLS)?;
+    fork.emit(a)?;
+    a.lock().inc(qword_ptr(rax))
 }
 
 /// Adds the duration r8 to the sums of the node r9, and goes where a forked child goes.

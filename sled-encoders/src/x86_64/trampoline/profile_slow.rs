@@ -18,7 +18,7 @@ use super::{
     Result, TrampolineSpec, field32, field64, labels,
     profile::{
         Fork, NEAR, POPPED, emit_change, emit_counter, emit_counter_read, emit_duration, emit_hash,
-        emit_push, of_frame, of_profile, place_mask,
+        emit_note, emit_push, of_frame, of_profile, place_mask,
     },
     slow::{emit_no_slot, emit_own_slot},
     small,
@@ -30,8 +30,9 @@ const PLACE_LOOKS: i32 = 64;
 /// The subroutines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProfileSlow {
-    /// For entries: rdx = address of the name, r8 = place on the stack. Spoils rax, rcx, rdx, rsi,
-    /// rdi, r8, r9, r10, r11, as the next one does.
+    /// For entries: rdx = address of the name, r8 = place on the stack. Makes eax 0 if the event
+    /// was counted as lost for lack of a slot. Spoils rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11,
+    /// as the next one does.
     pub(super) entry: CodeLabel,
     /// The same for exits.
     pub(super) exit: CodeLabel,
@@ -123,13 +124,19 @@ fn emit_end(
     spec: &TrampolineSpec,
     (mut no_slot, mut out): (CodeLabel, CodeLabel),
 ) -> Result<()> {
+    let [mut lost, mut leave] = labels(a);
     a.set_label(&mut out)?;
+    a.mov(eax, 1)?;
+    a.set_label(&mut leave)?;
     for register in KEPT.into_iter().rev() {
         a.pop(register)?;
     }
     a.ret()?;
     a.set_label(&mut no_slot)?;
-    emit_no_slot(a, spec, out)
+    emit_no_slot(a, spec, lost)?;
+    a.set_label(&mut lost)?;
+    a.xor(eax, eax)?;
+    a.jmp(leave)
 }
 
 fn emit_entry(
@@ -178,7 +185,7 @@ fn emit_exit(
     let region = spec.geometry.profile_region();
     let [mut start, mut again, no_slot, out] = labels(a);
     let [mut is_over, mut elsewhere, mut search, mut unmatched] = labels(a);
-    let [mut count, mut forwards, mut not_nested] = labels(a);
+    let [mut count, mut add, mut forwards, mut not_nested] = labels(a);
     let mut not_searched = a.create_label();
     let latest = of_profile(region, profile::LATEST);
     let fork = fork_to(out);
@@ -223,6 +230,12 @@ fn emit_exit(
     a.add(ecx, small(profile::NEXT))?;
     a.mov(dword_ptr(r11 + of_frame(profile::GUESS, -1)), ecx)?;
     a.set_label(&mut count)?;
+    a.cmp(r8, field64(rbx, table::LONG_CALL))?;
+    a.jb(add)?;
+    a.mov(rsi, r14)?;
+    a.mov(edi, r12d)?;
+    emit_note(a, spec, fork)?;
+    a.set_label(&mut add)?;
     emit_duration(a, region, fork, parts.block)?;
 
     // The exit of an outer call: those further in are over. It is none if it lies below the

@@ -6,8 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use shm_ring::layout;
-use xray_trace::model::ThreadId;
+use shm_ring::{
+    layout,
+    profile::{LongCall, LongCalls},
+};
+use xray_trace::model::{ThreadId, Ticks};
 
 use super::{Drain, rings::Rings};
 use crate::{
@@ -17,6 +20,7 @@ use crate::{
     },
     store::Handover,
     sys::ticks_now,
+    triggers::{Awaited, EventOrigin},
 };
 
 /// The memory for what was seen of the profiles of all threads. If it takes more, the program
@@ -51,6 +55,7 @@ impl Drain {
         for ring in rings.by_slot.values_mut() {
             ring.profile = ProfileReader::default();
             ring.reading = None;
+            ring.notes_seen = 0;
         }
         rings.adds_up = true;
         rings.output.adds_up.store(true, Relaxed);
@@ -222,5 +227,46 @@ impl Rings {
         let news = ring.profile.take(profile, handover, find, room);
         *seen = (*seen + ring.profile.bytes()).saturating_sub(before);
         Some((thread, news))
+    }
+
+    /// Shows triggers the long calls that threads have noted since the last look.
+    pub(super) fn read_long_calls(&mut self) {
+        if self.records_beside {
+            let awaited = self.output.triggers.awaited();
+            for at in 0..self.order.len() {
+                self.read_long_calls_of(self.order[at], &awaited);
+            }
+        }
+    }
+
+    /// The same for the thread of one ring, which has ended.
+    pub(super) fn read_last_long_calls(&mut self, index: u32) {
+        if self.records_beside {
+            let awaited = self.output.triggers.awaited();
+            self.read_long_calls_of(index, &awaited);
+        }
+    }
+
+    fn read_long_calls_of(&mut self, index: u32, awaited: &Awaited) {
+        let Some(ring) = self.by_slot.get_mut(&index) else {
+            return;
+        };
+        let Some(decoder) = self.decoders.get(ring.owner) else {
+            return;
+        };
+        let LongCalls { calls, missed } = self.slots.long_calls(index, &mut ring.notes_seen);
+        let now = ticks_now();
+        for LongCall { site, ended, ticks } in calls {
+            // The program can write any moment there.
+            let ended = Ticks(ended).min(now);
+            if let Some(site) = self.sites.find(site, ended) {
+                let begun = Ticks(ended.0.saturating_sub(ticks));
+                let origin = EventOrigin::new(decoder.thread, site.function);
+                awaited.exits(origin, (begun, ended));
+            }
+        }
+        if missed > 0 {
+            awaited.miss_any(missed);
+        }
     }
 }

@@ -233,6 +233,7 @@ impl RingOwners {
                 Handover::Interim
             };
             self.rings.add_up_ring(index, look);
+            self.rings.read_last_long_calls(index);
             if self.rings.slots.filtered
                 && let Some(ring) = self.rings.by_slot.get_mut(&index)
             {

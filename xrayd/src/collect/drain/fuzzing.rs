@@ -240,7 +240,7 @@ impl Scene {
             }
             29 => {
                 self.keeps_all = false;
-                match input.small() & 3 {
+                match input.small() & 7 {
                     0 => {
                         self.drain.begin_profiles(AddUp::Anew);
                     }
@@ -248,6 +248,12 @@ impl Scene {
                         self.drain.begin_profiles(AddUp::GoOn);
                     }
                     2 => self.drain.owners.rings.add_up(Handover::Interim),
+                    3 => self.drain.owners.rings.read_long_calls(),
+                    beside @ 4..6 => {
+                        let output = &self.drain.owners.rings.output;
+                        output.records_beside.store(beside == 4, Relaxed);
+                        self.drain.flush();
+                    }
                     _ => self.drain.end_profiles(),
                 }
             }

@@ -149,6 +149,7 @@ impl Drain {
             is_asked: self.last.is_asked && (self.counting || rings.adds_up),
             is_armed: rings.output.armed.load(Relaxed),
             is_live: rings.output.is_live(),
+            awaits_long_calls: rings.records_beside,
             was_quiet: self.last.was_quiet,
             has_block: rings.decoders.have_block(),
             is_unread: !rings.newest && all.clone().any(Ring::is_unread),
@@ -349,6 +350,7 @@ impl Drain {
             self.owners.rings.count();
         }
         self.owners.rings.add_up(Handover::Interim);
+        self.owners.rings.read_long_calls();
         self.owners.rings.report_left_out();
     }
 

@@ -1,6 +1,8 @@
 //! The modes of a session, as the drain carries them out: rings keep the newest events or are read,
 //! and events that are read become blocks, sums or counts. Clients set the mode in the event store.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::{Drain, rest::LIVE};
 use crate::{
     collect::thread_decoder::BLOCK_AGE,
@@ -12,12 +14,22 @@ use crate::{
 impl Drain {
     /// Applies the mode, if it has changed, or if a reader has come or gone.
     pub(super) fn settle_mode(&mut self) {
+        let begun = self.owners.begun;
         let rings = &mut self.owners.rings;
+        let beside = rings.output.records_beside.load(Relaxed);
+        let was_beside = std::mem::replace(&mut rings.records_beside, beside);
+        // An earlier daemon may have had the program record beside the sums.
+        let was_beside = was_beside || !begun && rings.output.mode() == Mode::Profile;
         let newest = rings.output.keeps_newest();
         match newest {
             _ if newest == rings.newest => {}
             true => rings.keep_newest(),
-            false => rings.read_along(),
+            false => {
+                if was_beside {
+                    rings.drop_unread();
+                }
+                rings.read_along();
+            }
         }
         let keeps = rings.output.keeps();
         if rings.decoders.keeps() != keeps {

@@ -7,10 +7,10 @@
 //!     └─────── a chunk was begun, or a request ────────┘
 //! ```
 //!
-//! If a live reader or a trigger waits for events, the drain also reads them while it rests, at
-//! the next calm look of the scanner. Then it rests for 10 ms, so that their block is closed soon.
-//! If metrics measure functions, it looks a second after the last events. What is unsettled is
-//! looked at every 100 ms.
+//! If a live reader or a trigger waits for events that are read, the drain also reads them while it
+//! rests, at the next calm look of the scanner. Then it rests for 10 ms, so that their block is
+//! closed soon. Long calls that threads have noted are read at calm looks, too. If metrics measure
+//! functions, it looks a second after the last events. What is unsettled is looked at every 100 ms.
 //!
 //! A thread tells in its slow path that it has recorded something. For the time of a view after
 //! that, its events are silent. A thread that loses its processor within the trampoline stores its
@@ -75,6 +75,8 @@ pub(super) struct Situation {
     pub(super) is_armed: bool,
     /// A live reader or a trigger waits for events.
     pub(super) is_live: bool,
+    /// A trigger waits for long calls, which threads note.
+    pub(super) awaits_long_calls: bool,
     /// The look before found nothing new.
     pub(super) was_quiet: bool,
     /// A block is under way.
@@ -154,17 +156,18 @@ impl Situation {
         let promptly = News {
             chunk: self.is_armed && !self.is_silent,
             threads: self.opens_slots,
-            activity: false,
+            ..News::NONE
         };
         let calmly = News {
             activity: self.is_live,
-            chunk: false,
             threads: self.is_live,
+            long_calls: self.awaits_long_calls,
+            ..News::NONE
         };
         let lazily = News {
             activity: self.is_measured && pause >= LONG,
-            chunk: false,
             threads: true,
+            ..News::NONE
         };
         let wants = Wants {
             promptly,
@@ -194,6 +197,7 @@ mod tests {
         is_asked: false,
         is_armed: true,
         is_live: false,
+        awaits_long_calls: false,
         was_quiet: true,
         has_block: false,
         is_unread: false,
@@ -333,6 +337,22 @@ mod tests {
             ..flight
         };
         assert!(until(limited, Busy::Idle, News::NONE).1.promptly.threads);
+    }
+
+    #[test]
+    fn a_trigger_learns_of_long_calls_soon_and_of_nothing_else() {
+        let awaiting = Situation {
+            is_silent: true,
+            is_counted: true,
+            awaits_long_calls: true,
+            ..READ
+        };
+        for news in [News::NONE, ACTIVITY] {
+            let (pause, wants) = until(awaiting, Busy::Idle, news);
+            assert_eq!(pause, LONGEST);
+            assert!(!wants.promptly.is_any() && !wants.calmly.activity);
+            assert!(wants.calmly.long_calls);
+        }
     }
 
     #[test]

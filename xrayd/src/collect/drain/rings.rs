@@ -23,6 +23,7 @@ use crate::{
     },
     pid::Pid,
     store::{EventStore, Handover},
+    sys::ticks_now,
 };
 
 /// A round that reads one in this many of a ring's words is followed by a short sleep. In a ring of
@@ -58,6 +59,10 @@ pub(super) struct Rings {
     pub(super) numbers: Numbers,
     /// True while threads add calls up in the program.
     pub(super) adds_up: bool,
+    /// True while they record these calls, too, in rings that keep the newest events.
+    pub(super) records_beside: bool,
+    /// Events before this are dropped unread: the sums of the program have them.
+    dropped_until: Ticks,
     /// The sums of ended threads for the next daemon, if there may be one.
     pub(super) log: Option<SumsLog>,
     /// The index in `order` of the next profile to be read.
@@ -111,6 +116,8 @@ impl Rings {
             order: Vec::new(),
             numbers: Numbers::default(),
             adds_up: false,
+            records_beside: false,
+            dropped_until: Ticks(0),
             log: None,
             next_added: 0,
             sampled_first: 0,
@@ -138,6 +145,8 @@ impl Rings {
             output: &self.output,
             started: self.started,
             newest: self.newest,
+            counts: !self.records_beside,
+            dropped_until: self.dropped_until,
             holds: self.holds,
             turn_words,
         };
@@ -323,8 +332,12 @@ impl Rings {
         self.output.counters.note_unreported_losses(unreported);
     }
 
-    /// Reports how much of what was written to rings was not read.
+    /// Reports how much of what was written to rings was not read. Calls that are added up in the
+    /// program were read as sums.
     pub(super) fn count_unread(&mut self) {
+        if self.records_beside {
+            return;
+        }
         let (mut events, mut overwritten) = (0_u64, 0_u64);
         for ring in self.by_slot.values_mut() {
             let unread = ring.unread(&self.slots);
@@ -391,6 +404,15 @@ impl Rings {
         newest::keep_newest(&self.slots.rings);
         self.output.counters.set_ring_use(0, 1);
         self.output.with_retained(|retained| retained.shrink_to(0));
+    }
+
+    /// Drops what rings hold once they are read: the sums of the program have it. Nothing more is
+    /// recorded now.
+    pub(super) fn drop_unread(&mut self) {
+        self.dropped_until = ticks_now();
+        for ring in self.by_slot.values_mut() {
+            ring.drop_unread(&self.slots);
+        }
     }
 
     /// Begins to read rings, each once its thread does not take a chunk back any more. Everything

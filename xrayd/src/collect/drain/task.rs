@@ -180,6 +180,9 @@ impl DrainTask {
         if self.drain.last.needs_rings(news) {
             self.drain.owners.discover();
         }
+        if news.long_calls {
+            self.drain.owners.rings.read_long_calls();
+        }
         let busy = self.drain.read(true);
         // Each may hang in the target's memory, which another tracer may have by then.
         for step in [|drain: &mut Drain| drain.owners.open_slots(), Drain::chores] {

@@ -156,6 +156,7 @@ impl ThreadDecoder {
             keeps: EventUses {
                 blocks: true,
                 sums: false,
+                counts: true,
             },
             beside: Observers::default(),
             counting: None,
@@ -185,6 +186,7 @@ impl ThreadDecoder {
     ) -> DecoderSink<'a> {
         DecoderSink {
             plain: self.keeps.blocks
+                && self.keeps.counts
                 && self.kept.is_none()
                 && self.beside.0.is_none()
                 && self.counting.is_none(),
@@ -221,8 +223,9 @@ impl ThreadDecoder {
             self.encoder
                 .push_call(Ticks(self.last), function, kind, values);
         }
-        self.tally.0 += 1;
-        if kind == CallKind::Enter {
+        let counts = PLAIN || self.keeps.counts;
+        self.tally.0 += u64::from(counts);
+        if counts && kind == CallKind::Enter {
             output.counts.count_call(function);
         } else {
             output.counts.mark_seen(function);
@@ -270,7 +273,7 @@ impl ThreadDecoder {
         self.drop_suspects();
         let over = self.stacks.pass(sp);
         self.unwind(over);
-        self.tally.0 += 1;
+        self.tally.0 += u64::from(self.keeps.counts);
         output.counts.mark_seen(function);
         let kept = self.kept.as_ref();
         if kept.is_some_and(|kept| !kept.keeps(function, self.last)) {

@@ -141,6 +141,16 @@ impl Cost {
     }
 }
 
+/// The reason for which a function stays on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Importance {
+    /// The user keeps it, whatever it costs.
+    Kept,
+    /// A trigger waits for its calls.
+    Awaited,
+    Other,
+}
+
 // === impl FunctionCost ===
 
 impl FunctionCost {
@@ -242,24 +252,30 @@ impl CostModel {
         sums.into_values().fold(0.0, f64::max)
     }
 
-    /// The functions that do not fit into the budget. Functions that are `kept` always fit, and
-    /// what they cost is missing for the others.
+    /// The functions that do not fit into the budget, which is the first of these loads. What the
+    /// more important functions cost is missing for the others. Those that a trigger waits for may
+    /// take up to the second load.
     pub(super) fn over_budget(
         &self,
-        budget: f64,
+        (budget, most): (f64, f64),
         among: impl Fn(FunctionId) -> bool,
-        kept: impl Fn(FunctionId) -> bool,
+        importance: impl Fn(FunctionId) -> Importance,
     ) -> HashSet<FunctionId> {
+        type Candidate<'a> = (FunctionId, &'a FunctionCost, f64);
         let mut sums = HashMap::new();
-        for (_, function_cost) in self.0.iter().filter(|(id, _)| among(**id) && kept(**id)) {
-            admit(function_cost, f64::INFINITY, &mut sums);
+        let (mut awaited, mut candidates) = (Vec::<Candidate<'_>>::new(), Vec::new());
+        for (&id, function_cost) in self.0.iter().filter(|(id, _)| among(**id)) {
+            let candidate = (id, function_cost, function_cost.highest_load());
+            match importance(id) {
+                Importance::Kept => {
+                    admit(function_cost, f64::INFINITY, &mut sums);
+                }
+                Importance::Awaited => awaited.push(candidate),
+                Importance::Other => candidates.push(candidate),
+            }
         }
-        let mut candidates: Vec<(FunctionId, &FunctionCost, f64)> = self
-            .0
-            .iter()
-            .filter(|(id, _)| among(**id) && !kept(**id))
-            .map(|(id, function_cost)| (*id, function_cost, function_cost.highest_load()))
-            .collect();
+        awaited.sort_by(|(a, _, one), (b, _, other)| one.total_cmp(other).then(a.cmp(b)));
+        awaited.retain(|(_, function_cost, _)| !admit(function_cost, most, &mut sums));
         // The id decides between equals, so that the choice is stable.
         candidates.sort_by(|(a, _, one), (b, _, other)| one.total_cmp(other).then(a.cmp(b)));
         candidates.retain(|(_, function_cost, _)| {
@@ -270,6 +286,7 @@ impl CostModel {
             worth(other).total_cmp(&worth(one)).then(a.cmp(b))
         });
         candidates.retain(|(_, function_cost, _)| !admit(function_cost, budget, &mut sums));
+        candidates.extend(awaited);
         candidates.into_iter().map(|(id, _, _)| id).collect()
     }
 }
@@ -332,7 +349,7 @@ mod tests {
     }
 
     fn over_budget(costs: &CostModel, budget: f64) -> Vec<u32> {
-        let ids = costs.over_budget(budget, |_| true, |_| false);
+        let ids = costs.over_budget((budget, budget), |_| true, |_| Importance::Other);
         let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
         ids.sort_unstable();
         ids
@@ -363,7 +380,14 @@ mod tests {
             (4, &[(ALL, 0.0001)], 10.0),
         ]);
         let over_budget = |budget, kept: &[u32]| {
-            let ids = costs.over_budget(budget, |_| true, |id| kept.contains(&id.0));
+            let ids = costs.over_budget(
+                (budget, budget),
+                |_| true,
+                |id| match kept.contains(&id.0) {
+                    true => Importance::Kept,
+                    false => Importance::Other,
+                },
+            );
             let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
             ids.sort_unstable();
             ids
@@ -372,6 +396,34 @@ mod tests {
         assert_eq!(over_budget(0.012, &[3]), [1, 2]);
         // A kept function may cost more than the budget.
         assert_eq!(over_budget(0.02, &[1]), [2, 3, 4]);
+    }
+
+    #[test]
+    fn functions_of_triggers_come_before_others_as_long_as_they_fit() {
+        let costs = costs(&[
+            (1, &[(ALL, 0.30)], 20.0),
+            (2, &[(ALL, 0.01)], 100_000.0),
+            (3, &[(ALL, 0.015)], 5_000.0),
+            (4, &[(ALL, 0.0001)], 10.0),
+        ]);
+        let over_budget = |awaited: &[u32]| {
+            let ids = costs.over_budget(
+                (0.012, 0.02),
+                |_| true,
+                |id| match awaited.contains(&id.0) {
+                    true => Importance::Awaited,
+                    false => Importance::Other,
+                },
+            );
+            let mut ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(over_budget(&[]), [1, 3]);
+        assert_eq!(over_budget(&[3]), [1, 2, 4]);
+        assert_eq!(over_budget(&[1]), [1, 3]);
+        // The cheaper one.
+        assert_eq!(over_budget(&[2, 3]), [1, 3]);
     }
 
     #[test]

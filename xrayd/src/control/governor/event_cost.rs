@@ -45,6 +45,7 @@ impl EventCosts {
     pub(super) fn of(self, dispatch_mode: DispatchMode) -> f64 {
         match dispatch_mode {
             DispatchMode::Profile => self.added_up,
+            DispatchMode::ProfileAndRecord => self.added_up + self.recorded,
             DispatchMode::None | DispatchMode::Filter | DispatchMode::Count => self.recorded,
         }
     }

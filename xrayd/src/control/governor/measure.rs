@@ -263,6 +263,16 @@ pub(super) fn given(sample: &Sample) -> HashMap<RingId, u64> {
     rings.map(|ring| (ring.ring, ring.given)).collect()
 }
 
+/// The nearest whole number; 0 for negative ones.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast ends at the bounds of the type"
+)]
+pub(super) fn whole(number: f64) -> u64 {
+    number.round() as u64
+}
+
 #[expect(clippy::cast_precision_loss, reason = "what is measured is not exact")]
 pub(super) fn float(number: u64) -> f64 {
     number as f64

@@ -9,18 +9,18 @@
 //! ```
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     time::{Duration, Instant},
 };
 
 use xray_trace::model::FunctionId;
 
 use super::{
-    cost_model::{CostModel, FADE_TRIAL, Source, Time},
+    cost_model::{CostModel, FADE_TRIAL, Importance, Source, Time},
     event_cost::EventCosts,
     history::History,
     kept::KeptFunctions,
-    measure::{Costs, Interval, Reading, WORKING, float},
+    measure::{Costs, Interval, Reading, WORKING, float, whole},
     pace::Pace,
     switching,
     tick_rate::TickRate,
@@ -31,6 +31,7 @@ use crate::{
     control::patching::Patching,
     refusal::Result,
     sys::ticks_now,
+    triggers::Awaited,
     types::Overhead,
 };
 
@@ -40,6 +41,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A look that takes long is followed by a longer pause: so many times as long, up to a limit.
 const LOOK_PART: u32 = 25;
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
+/// The processors that a busy program uses. The less another one uses, the further apart are its
+/// looks and trials, so many times at most.
+const BUSY: f64 = 0.5;
+const MOST_RARE: f64 = 5.0;
 /// Shares of the budget. If the load is above the first, functions are suppressed until it is at
 /// most the second. The distance between them allows for the variation of measurements. The third
 /// is the limit on the cost of trials.
@@ -174,6 +179,13 @@ impl OverheadLimit {
         }
     }
 
+    /// How many times as far apart measurements are as those of a busy program. They cost the
+    /// daemon as much, and the program has less to lose.
+    fn rarity(&self) -> f64 {
+        let running = self.last.as_ref().map_or(BUSY, |last| last.running);
+        (BUSY / running.max(f64::MIN_POSITIVE)).clamp(1.0, MOST_RARE)
+    }
+
     /// Cost of an event in the present mode, in nanoseconds.
     fn event_ns(&self, patching: &Patching) -> f64 {
         let ticks = self.event_costs.of(patching.patcher.dispatch_mode());
@@ -194,8 +206,8 @@ impl OverheadLimit {
         let begun = Instant::now();
         let sample = sample(patching, Look::Newest(before.given.clone()));
         let now = Instant::now();
-        let pause = (now - begun) * LOOK_PART;
-        self.due = now + pause.clamp(LOOK_EVERY, LOOK_EVERY_AT_LEAST);
+        let pause = ((now - begun) * LOOK_PART).clamp(LOOK_EVERY, LOOK_EVERY_AT_LEAST);
+        self.due = now + pause;
         let Some(mut sample) = sample else {
             return Ok(());
         };
@@ -207,6 +219,8 @@ impl OverheadLimit {
             Interval::new(&sample, &before.given, tallies, (elapsed, cpu_ns), &reading)
         });
         self.last = Some(reading);
+        let pause = pause.max(LOOK_EVERY.mul_f64(self.rarity()));
+        self.due = now + pause;
         let Some(interval) = interval else {
             self.due = now + FIRST_LOOK;
             return Ok(());
@@ -222,9 +236,9 @@ impl OverheadLimit {
         self.count_unrecorded(patching, |_| useful_ns);
         patching.shared.history.cost(self.overhead(), event_ns);
         let on = |id| states.recorded(id).is_some() && !self.suppressed.contains(&id);
+        let awaited = patching.output.triggers.awaited();
         if self.model.load(on) > self.limit * TOO_MUCH {
-            let kept = |id| self.kept.contains(id);
-            let over_budget = self.model.over_budget(self.limit * ENOUGH, on, kept);
+            let over_budget = self.over_budget(on, &awaited);
             // Functions that are kept may cost more than the budget by themselves.
             if !over_budget.is_empty() {
                 self.suppress(patching, over_budget.into_iter().collect())?;
@@ -238,6 +252,21 @@ impl OverheadLimit {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// The functions among those that are on which do not fit into the budget.
+    fn over_budget(
+        &self,
+        on: impl Fn(FunctionId) -> bool,
+        awaited: &Awaited,
+    ) -> HashSet<FunctionId> {
+        let importance = |id| match self.kept.contains(id) {
+            true => Importance::Kept,
+            false if awaited.contains(id) => Importance::Awaited,
+            false => Importance::Other,
+        };
+        let loads = (self.limit * ENOUGH, self.limit);
+        self.model.over_budget(loads, on, importance)
     }
 
     /// Suppresses functions.
@@ -394,15 +423,16 @@ impl OverheadLimit {
         let cost_ns = on_ns * tried.load + 2e9 * tried.stopped.as_secs_f64();
         let pause = Duration::from_secs_f64((cost_ns / 1e9 / (self.limit * FOR_TRYING)).min(1e6));
         let pause = pause.max(pause_after);
-        self.next_trial = Some(now + pause.clamp(TRIAL_EVERY, TRIAL_EVERY_AT_LEAST));
+        let least = TRIAL_EVERY.mul_f64(self.rarity());
+        self.next_trial = Some(now + pause.clamp(least, TRIAL_EVERY_AT_LEAST));
         let cpu_ns = tried.clocks.between(tried.began, clocked, on_ns);
         if let Some(window) = window {
             self.learn_from_trial(patching, &tried, window, ended, cpu_ns);
         }
         let (suppressed, states) = (&self.suppressed, &patching.shared.states);
         let on = |id| states.recorded(id).is_some();
-        let kept = |id| self.kept.contains(id);
-        let over_budget = self.model.over_budget(self.limit * ENOUGH, on, kept);
+        let awaited = patching.output.triggers.awaited();
+        let over_budget = self.over_budget(on, &awaited);
         let resume: Vec<FunctionId> = suppressed
             .iter()
             .copied()
@@ -486,10 +516,15 @@ impl OverheadLimit {
     /// Adds the calls that suppressed functions would have recorded in this much processor time of
     /// the process, in nanoseconds.
     fn count_unrecorded(&self, patching: &Patching, useful_ns: impl Fn(FunctionId) -> f64) {
+        let awaited = patching.output.triggers.awaited();
         let suppressed = self.suppressed.iter();
         let unrecorded = suppressed.filter_map(|id| {
             let rate = self.model.get(*id)?.calls_per_second();
-            Some((*id, rate * useful_ns(*id) / 1e9))
+            let calls = rate * useful_ns(*id) / 1e9;
+            if awaited.contains(*id) {
+                awaited.miss(*id, whole(calls));
+            }
+            Some((*id, calls))
         });
         patching.shared.history.unrecorded(unrecorded);
     }

@@ -19,7 +19,6 @@ use super::measure::{Interval, Reading, float, given};
 use crate::{
     collect::{Edge, Look, Sample, Window},
     control::patching::Patching,
-    inject::DispatchMode,
     target::{MOST_CLOCKS, RunClocks},
 };
 
@@ -147,7 +146,7 @@ impl OpenWindow {
     /// Lets the drain count the events of a window. `None` if the drain has ended.
     pub(super) fn open(patching: &Patching, clocks: &Clocks) -> Option<Self> {
         let window = Arc::new(Window::new(Arc::clone(&clocks.clocks)));
-        let adds_up = patching.patcher.dispatch_mode() == DispatchMode::Profile;
+        let adds_up = patching.patcher.dispatch_mode().adds_up();
         let before = match adds_up {
             true => None,
             false => Some(sample(patching, Look::Begin(Arc::clone(&window)))?),

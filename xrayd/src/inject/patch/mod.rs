@@ -154,7 +154,11 @@ impl Patcher {
     pub(crate) fn add_region(&mut self, memory: &Memory, region: Region) -> Result<()> {
         if (self.dispatch_mode, self.enable) != (DispatchMode::None, Enable::On) {
             region
-                .set_dispatch_mode(memory, self.dispatch_mode, self.enable)
+                .set_dispatch_mode(
+                    memory,
+                    (DispatchMode::None, self.dispatch_mode),
+                    self.enable,
+                )
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         self.regions.push(region);
@@ -166,22 +170,26 @@ impl Patcher {
         self.dispatch_mode
     }
 
-    /// Takes over that all flavours add calls up, if they do. Returns true if they do.
+    /// Takes over that all flavours add calls up, if they do. If they record events as well, they
+    /// do no more. Returns true if they add calls up.
     ///
     /// # Errors
-    /// The memory cannot be read.
+    /// The memory cannot be read, or not be written.
     pub(crate) fn adds_up(&mut self, memory: &Memory, layout: &super::Layout) -> Result<bool> {
         if !layout.geometry.has_profiles() || self.regions.is_empty() {
             return Ok(false);
         }
         for region in &self.regions {
-            let has = region.has_dispatch_mode(memory, DispatchMode::Profile);
-            match has.map_err(|error| Refusal::from_io(self.pid, "read its trampolines", &error)) {
+            let adds_up = region.adds_up(memory);
+            match adds_up
+                .map_err(|error| Refusal::from_io(self.pid, "read its trampolines", &error))
+            {
                 Ok(true) => {}
                 other => return other,
             }
         }
-        self.dispatch_mode = DispatchMode::Profile;
+        self.dispatch_mode = DispatchMode::ProfileAndRecord;
+        self.set_dispatch_mode(memory, DispatchMode::Profile)?;
         Ok(true)
     }
 
@@ -194,10 +202,10 @@ impl Patcher {
         memory: &Memory,
         dispatch_mode: DispatchMode,
     ) -> Result<()> {
-        self.dispatch_mode = dispatch_mode;
+        let before = std::mem::replace(&mut self.dispatch_mode, dispatch_mode);
         for region in &self.regions {
             region
-                .set_dispatch_mode(memory, dispatch_mode, self.enable)
+                .set_dispatch_mode(memory, (before, dispatch_mode), self.enable)
                 .map_err(|error| Refusal::from_io(self.pid, "write its trampolines", &error))?;
         }
         Ok(())

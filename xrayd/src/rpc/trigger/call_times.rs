@@ -255,7 +255,7 @@ impl CallTimes {
                         ..call.clone()
                     }),
                     Some(Judged::TooShort) => {}
-                    None => limiter.count_unjudged(),
+                    None => limiter.count_unjudged(1),
                 }
             }
         }
