@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -41,10 +42,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A look that takes long is followed by a longer pause: so many times as long, up to a limit.
 const LOOK_PART: u32 = 25;
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
-/// The processors that a busy program uses. The less another one uses, the further apart are its
-/// looks and trials, so many times at most.
+/// Limits that are in force, in all processes.
+static IN_FORCE: AtomicU32 = AtomicU32::new(0);
+/// If more are, looks and trials are further apart in programs that use fewer processors than a
+/// busy one, so many times at most.
+const FEW: u32 = 4;
 const BUSY: f64 = 0.5;
-const MOST_RARE: f64 = 5.0;
+const MOST_RARE: f64 = 10.0;
 /// Shares of the budget. If the load is above the first, functions are suppressed until it is at
 /// most the second. The distance between them allows for the variation of measurements. The third
 /// is the limit on the cost of trials.
@@ -67,6 +71,7 @@ const FADE: f64 = 0.9;
 /// A limit on the overhead that is in force.
 #[derive(Debug)]
 pub(super) struct OverheadLimit {
+    _in_force: InForce,
     /// The limit, as a share of the time that the program runs without tracing.
     limit: f64,
     /// Time of the next step.
@@ -91,6 +96,10 @@ pub(super) struct OverheadLimit {
     tried: Option<FunctionId>,
 }
 
+/// A limit among those that are in force, until it is dropped.
+#[derive(Debug)]
+struct InForce;
+
 #[derive(Debug, Default)]
 enum Stage {
     #[default]
@@ -101,12 +110,28 @@ enum Stage {
     Trying(Trial),
 }
 
+// === impl InForce ===
+
+impl InForce {
+    fn begin() -> Self {
+        IN_FORCE.fetch_add(1, Relaxed);
+        Self
+    }
+}
+
+impl Drop for InForce {
+    fn drop(&mut self) {
+        IN_FORCE.fetch_sub(1, Relaxed);
+    }
+}
+
 // === impl OverheadLimit ===
 
 impl OverheadLimit {
     /// A limit, and the functions that it never suppresses. Nothing is suppressed yet.
     pub(super) fn new(overhead: &Overhead, kept: KeptFunctions) -> Self {
         Self {
+            _in_force: InForce::begin(),
             limit: f64::from(overhead.ppm) / 1e6,
             due: Instant::now(),
             stage: Stage::default(),
@@ -179,11 +204,14 @@ impl OverheadLimit {
         }
     }
 
-    /// How many times as far apart measurements are as those of a busy program. They cost the
-    /// daemon as much, and the program has less to lose.
+    /// How many times as far apart measurements are as those of a few processes, or of a busy one.
+    /// They cost the daemon as much for a program that runs little, and it has less to lose.
     fn rarity(&self) -> f64 {
         let running = self.last.as_ref().map_or(BUSY, |last| last.running);
-        (BUSY / running.max(f64::MIN_POSITIVE)).clamp(1.0, MOST_RARE)
+        let crowd = f64::from(IN_FORCE.load(Relaxed)) / f64::from(FEW);
+        (BUSY / running.max(f64::MIN_POSITIVE))
+            .min(crowd)
+            .clamp(1.0, MOST_RARE)
     }
 
     /// Cost of an event in the present mode, in nanoseconds.
