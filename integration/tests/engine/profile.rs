@@ -237,11 +237,17 @@ fn sums_go_on_while_a_trigger_waits_for_long_calls() -> Result<()> {
     let truth = GroundTruth::parse(&target.ask("stop", "result ")?)?;
     let kept = session.kept_profile()?.context("nothing is kept")?;
     let profile = read_profile(&session, kept)?;
+    // On a busy machine, a thread may lose its processor in a trampoline for longer than a change
+    // waits for it. Then its event may be missing: one of each thread at each change.
+    const CHANGES: u64 = 4;
+    let most = CHANGES * truth.threads.len() as u64;
     let found = calls(&profile, &truth)?;
-    ensure!(found == truth.calls(), "{found:?}, not {:?}", truth.calls());
+    let missing = found.iter().zip(truth.calls());
+    let missing: u64 = missing.map(|(found, calls)| calls.abs_diff(*found)).sum();
+    ensure!(missing <= most, "{found:?}, not {:?}", truth.calls());
     let status = session.status();
     ensure!(
-        (status.events, status.lost) == (truth.events(), 0),
+        status.events.abs_diff(truth.events()) <= most && status.lost == 0,
         "{status:?}, {} events",
         truth.events()
     );
