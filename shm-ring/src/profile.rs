@@ -172,11 +172,6 @@ pub struct LongCalls {
 // === impl LongCalls ===
 
 impl LongCalls {
-    /// The number of long calls that were noted in the profile `index`.
-    pub fn noted(memory: &impl SharedMemory, geometry: Geometry, index: u32) -> u64 {
-        Reader::new(memory, geometry, index).header(profile::NOTED)
-    }
-
     /// Reads the notes of the profile `index` with numbers above `seen`, which then is the number
     /// of the last one. A note that is being written ends the reading, unless a later one is whole:
     /// its thread has left it by a jump out of a signal handler.
