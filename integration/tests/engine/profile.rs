@@ -190,8 +190,8 @@ fn a_profile_goes_on_while_somebody_reads() -> Result<()> {
     Ok(())
 }
 
-/// A trigger that waits for long calls has events recorded beside the sums. Nobody reads them until
-/// a snapshot is taken, and no call is in the sums twice.
+/// A trigger that waits for long calls has events recorded beside the sums. The daemon does not
+/// read them before a snapshot is taken, and no call is in the sums twice.
 #[test]
 fn sums_go_on_while_a_trigger_waits_for_long_calls() -> Result<()> {
     let mut target = Target::spawn(Fixture::Counted, SLOWLY)?;

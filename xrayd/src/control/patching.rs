@@ -3,10 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::Ordering::{self, Relaxed},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -213,7 +210,7 @@ impl Patching {
 
     /// Has rings keep the newest events while calls are added up, or drops what they hold.
     pub(super) fn record_beside(&self, records: bool) -> Result<()> {
-        if self.output.records_beside.swap(records, Relaxed) == records {
+        if self.output.records_beside.swap(records, Ordering::Relaxed) == records {
             return Ok(());
         }
         self.shared.drain().map_or(Ok(()), |drain| drain.flush())

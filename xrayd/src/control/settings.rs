@@ -348,8 +348,9 @@ impl SettingsWriter<'_> {
         }
         // Where events are recorded beside the sums, they do not count. Where they count, there are
         // no sums. Nothing is recorded in between, so no event is taken for one of the other kind.
-        let both = [before, dispatch_mode];
-        if both.contains(&DispatchMode::ProfileAndRecord) && !both.contains(&DispatchMode::Profile)
+        let modes = [before, dispatch_mode];
+        if modes.contains(&DispatchMode::ProfileAndRecord)
+            && !modes.contains(&DispatchMode::Profile)
         {
             self.set_dispatch_mode(DispatchMode::Profile)?;
             if self.patching.patcher.dispatch_mode() != DispatchMode::Profile {

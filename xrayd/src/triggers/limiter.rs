@@ -185,7 +185,7 @@ impl FiringLimiter {
         }
     }
 
-    /// It is not known whether so many long calls meet their conditions.
+    /// It is not known whether so many calls meet their conditions.
     pub(crate) fn count_unjudged(&self, calls: u64) {
         self.unjudged.fetch_add(calls, Relaxed);
     }

@@ -16,6 +16,10 @@
 //!             89 c1                 mov %eax, %ecx        on: eb c1, jmp to the pad
 //!  resume:    and  …
 //!
+//!  adding up: …
+//!             eb 00                 jmp over 0 bytes      on: eb 05, to recording as well
+//!             e9 rel32              jmp to the end of the flavour
+//!
 //!             50                    push %rax             on: c3, ret
 //!
 //!             e9 rel32              jmp to the flavour for entries

@@ -239,14 +239,6 @@ impl Rings {
         }
     }
 
-    /// The same for the thread of one ring, which has ended.
-    pub(super) fn read_last_long_calls(&mut self, index: u32) {
-        if self.records_beside {
-            let awaited = self.output.triggers.awaited();
-            self.read_long_calls_of(index, &awaited);
-        }
-    }
-
     fn read_long_calls_of(&mut self, index: u32, awaited: &Awaited) {
         let Some(ring) = self.by_slot.get_mut(&index) else {
             return;

@@ -176,6 +176,7 @@ impl RingOwners {
         if numbers.is_empty() {
             return;
         }
+        self.rings.read_long_calls();
         let mut rings: HashMap<u32, Vec<u32>> = HashMap::new();
         for &index in &self.rings.order {
             let owner = self.rings.by_slot.get(&index).map(|ring| ring.owner);
@@ -233,7 +234,6 @@ impl RingOwners {
                 Handover::Interim
             };
             self.rings.add_up_ring(index, look);
-            self.rings.read_last_long_calls(index);
             if self.rings.slots.filtered
                 && let Some(ring) = self.rings.by_slot.get_mut(&index)
             {

@@ -44,10 +44,11 @@ const LOOK_PART: u32 = 25;
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
 /// Limits that are in force, in all processes.
 static IN_FORCE: AtomicU32 = AtomicU32::new(0);
-/// If more are, looks and trials are further apart in programs that use fewer processors than a
-/// busy one, so many times at most.
+/// The number of limits up to which all processes are looked at as often as a busy one.
 const FEW: u32 = 4;
+/// The processors that a busy program uses.
 const BUSY: f64 = 0.5;
+/// The most times that looks and trials are as far apart where a program uses less.
 const MOST_RARE: f64 = 10.0;
 /// Shares of the budget. If the load is above the first, functions are suppressed until it is at
 /// most the second. The distance between them allows for the variation of measurements. The third
